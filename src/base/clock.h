@@ -1,0 +1,15 @@
+/* Monotonic time. Deadlines are absolute values of clock_now_ns. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#include <stdint.h>
+
+#define CLOCK_NS_PER_MS 1000000ull
+#define CLOCK_NS_PER_S 1000000000ull
+
+/* Nanoseconds of the monotonic clock. */
+uint64_t clock_now_ns(void);
+/* Seconds since `start`, a value of clock_now_ns. */
+double clock_since_s(uint64_t start);
+
+#endif

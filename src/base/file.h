@@ -1,0 +1,59 @@
+/*
+ * Files: read-only maps, bounded reads, and atomic writes.
+ *
+ * An atomic file is written under a temporary name beside its final one. file_atomic_commit flushes it to the disk
+ * and renames it; anything else, a crash included, leaves no file under the final name.
+ */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/path.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A whole file, mapped read-only. data is NULL when the file is empty. */
+struct file_map {
+    const uint8_t *data;
+    size_t size;
+};
+
+/* Maps a regular file. On failure *out is untouched. */
+strata_err file_map_open(const char *path, struct file_map *out, struct strata_errmsg *em);
+void file_map_close(struct file_map *map);
+
+/* Appends the content of a regular file of at most max bytes to out. */
+strata_err file_read_all(const char *path, size_t max, struct buf *out, struct strata_errmsg *em);
+
+struct file_atomic {
+    int fd; /* -1 when nothing is open */
+    unsigned mode;
+    char path[PATH_MAX_LEN];
+    char tmp[PATH_MAX_LEN];
+};
+
+/* Opens a temporary file beside path, with permission bits `mode` (for example 0644, or 0600 for a secret). */
+strata_err file_atomic_begin(struct file_atomic *f, const char *path, unsigned mode, struct strata_errmsg *em);
+strata_err file_atomic_write(struct file_atomic *f, const void *data, size_t len, struct strata_errmsg *em);
+/* Flushes, renames, and flushes the folder. On failure the temporary file is removed. */
+strata_err file_atomic_commit(struct file_atomic *f, struct strata_errmsg *em);
+/* Removes the temporary file; harmless after a commit or a failed begin. */
+void file_atomic_abort(struct file_atomic *f);
+
+/* Writes a whole file atomically. */
+strata_err file_write_all(const char *path, const void *data, size_t len, unsigned mode, struct strata_errmsg *em);
+
+/* Makes a folder and its parents; an existing folder is fine. */
+strata_err file_mkdirs(const char *path, unsigned mode, struct strata_errmsg *em);
+
+/* Whether path names a folder / a regular file (symbolic links followed). */
+bool file_is_dir(const char *path);
+bool file_is_regular(const char *path);
+
+/* Whether a folder has no entries; a folder that does not exist counts as empty. */
+strata_err file_dir_is_empty(const char *path, bool *empty, struct strata_errmsg *em);
+
+#endif
