@@ -1,0 +1,58 @@
+/* Layer ranges to parts and tensors. See pkg_select.h. Owns nothing. */
+#include "package/pkg_select.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+strata_err pkg_select_resolve(struct pkg_range want, uint32_t layer_count, const char *name, struct pkg_range *out,
+                              struct strata_errmsg *em) {
+    if (layer_count == 0)
+        return err_set(em, STRATA_EUNSUPPORTED, "%s has no transformer layers (no tensor is named blk.N...)", name);
+    if (want.end == PKG_RANGE_ALL) want.end = layer_count;
+    if (want.first >= layer_count || want.end > layer_count)
+        return err_set(em, STRATA_EINVAL,
+                       "layer range %" PRIu32 "..%" PRIu32 " is out of bounds: %s has %" PRIu32 " layers (0..%" PRIu32
+                       ")",
+                       want.first, want.end, name, layer_count, layer_count);
+    if (want.first >= want.end)
+        return err_set(em, STRATA_EINVAL,
+                       "layer range %" PRIu32 "..%" PRIu32
+                       " is empty: give FIRST..END with FIRST below END, at most %" PRIu32,
+                       want.first, want.end, layer_count);
+    *out = want;
+    return STRATA_OK;
+}
+
+bool pkg_select_is_first(const struct pkg_select *s) {
+    return s->range.first == 0;
+}
+
+bool pkg_select_is_last(const struct pkg_select *s) {
+    return s->range.end == s->layer_count;
+}
+
+bool pkg_select_embeddings(const struct pkg_select *s) {
+    return pkg_select_is_first(s) || (pkg_select_is_last(s) && s->tied);
+}
+
+bool pkg_select_output(const struct pkg_select *s) {
+    return pkg_select_is_last(s);
+}
+
+bool pkg_select_layer(const struct pkg_select *s, uint32_t layer) {
+    return layer >= s->range.first && layer < s->range.end;
+}
+
+bool pkg_select_tensor(const struct pkg_select *s, const char *name) {
+    uint32_t layer = 0;
+    switch (pkg_class_of(name, &layer)) {
+    case PKG_CLASS_LAYER: return pkg_select_layer(s, layer);
+    case PKG_CLASS_EMBEDDING:
+        /* The tied last stage multiplies by the token embeddings; the other input tables are the first stage's alone.
+         */
+        return pkg_select_is_first(s) || (pkg_select_embeddings(s) && strcmp(name, "token_embd.weight") == 0);
+    case PKG_CLASS_FINAL_NORM:
+    case PKG_CLASS_OUTPUT: return pkg_select_output(s);
+    default: return true;
+    }
+}
