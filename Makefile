@@ -39,6 +39,7 @@ libfiles = $(foreach l,$(call upto,$(1)),$(if $(call srcs,$(l)),$(call lib,$(l))
 
 .PHONY: all demo test unit e2e fuzz bench lint format asan install clean help deps-check
 .DEFAULT_GOAL := all
+.SECONDARY:
 
 all: $(if $(call srcs,cli),$(B)/strata) tools
 
