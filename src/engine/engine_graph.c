@@ -1,0 +1,108 @@
+/* The cache of built graphs. See engine_graph.h. Owns their contexts and the compute buffer they share. */
+#include "engine/engine_graph.h"
+
+#include "base/progress.h"
+
+static void drop(struct engine_graph *s) {
+    if (s->ctx) ggml_free(s->ctx);
+    *s = (struct engine_graph){.ctx = NULL};
+}
+
+static strata_err build(const struct engine_graphs *g, uint32_t n_tokens, uint32_t n_kv, uint32_t n_out,
+                        struct engine_graph *s, struct strata_errmsg *em) {
+    size_t nodes = model_graph_nodes(g->model);
+    struct ggml_init_params params = {
+        .mem_size = model_graph_tensors(g->model) * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false),
+        .no_alloc = true,
+    };
+    struct engine_graph m = {.ctx = ggml_init(params)};
+    if (!m.ctx) return err_nomem(em, "a graph");
+    m.b = (struct model_build){.ctx = m.ctx, .kv = g->kv, .n_tokens = n_tokens, .n_kv = n_kv, .n_out = n_out};
+    m.b.graph = ggml_new_graph_custom(m.ctx, nodes, false);
+    strata_err rc = model_graph(g->model, &m.b, g->n_ctx, &m.out, em);
+    if (rc) {
+        drop(&m);
+        return rc;
+    }
+    *s = m;
+    return STRATA_OK;
+}
+
+/* Asks how much the largest shape needs before taking it: ggml itself would only say that it failed. */
+static strata_err reserve(struct engine_graphs *g, uint32_t n_batch, uint32_t n_out, struct strata_errmsg *em) {
+    struct engine_graph worst = {.ctx = NULL};
+    char want[32], have[32];
+    size_t need = 0;
+    strata_err rc = build(g, n_batch, g->kv->n_cells, n_out, &worst, em);
+    if (rc) return rc;
+    ggml_gallocr_reserve_n_size(g->alloc, worst.b.graph, NULL, NULL, &need);
+    uint64_t available = model_backend_memory_available();
+    if (need > available) {
+        rc = err_set(em, STRATA_ENOMEM,
+                     "computing %u tokens at once needs %s of scratch memory, and %s is available; lower the batch or "
+                     "the context length",
+                     (unsigned)n_batch, progress_bytes(want, sizeof want, need),
+                     progress_bytes(have, sizeof have, available));
+    } else if (!ggml_gallocr_reserve(g->alloc, worst.b.graph)) {
+        rc = err_set(em, STRATA_ENOMEM,
+                     "the system does not give the %s of scratch memory that %u tokens at once need; lower the batch",
+                     progress_bytes(want, sizeof want, need), (unsigned)n_batch);
+    }
+    drop(&worst);
+    g->scratch = ggml_gallocr_get_buffer_size(g->alloc, 0);
+    return rc;
+}
+
+strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_kv *kv,
+                              const struct model_backend *backend, uint32_t n_ctx, uint32_t n_batch, uint32_t n_out,
+                              struct strata_errmsg *em) {
+    *g = (struct engine_graphs){.model = model, .kv = kv, .backend = backend, .n_ctx = n_ctx};
+    g->alloc = ggml_gallocr_new(backend->buft);
+    if (!g->alloc) return err_nomem(em, "the graph allocator");
+    return reserve(g, n_batch, n_out, em);
+}
+
+void engine_graphs_deinit(struct engine_graphs *g) {
+    for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++) drop(&g->slot[i]);
+    if (g->alloc) ggml_gallocr_free(g->alloc);
+    g->alloc = NULL;
+}
+
+/* Gives a new graph its places in the compute buffer. */
+static strata_err place(struct engine_graphs *g, struct engine_graph *s, struct strata_errmsg *em) {
+    if (!ggml_gallocr_alloc_graph(g->alloc, s->b.graph))
+        return err_set(em, STRATA_ENOMEM, "no scratch memory for a batch of %u tokens; lower the batch",
+                       (unsigned)s->b.n_tokens);
+    size_t size = ggml_gallocr_get_buffer_size(g->alloc, 0);
+    if (size != g->scratch) {
+        /* The buffer moved, against expectation: every other graph points into the old one. */
+        for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++)
+            if (&g->slot[i] != s) drop(&g->slot[i]);
+        g->scratch = size;
+    }
+    return STRATA_OK;
+}
+
+strata_err engine_graphs_get(struct engine_graphs *g, uint32_t n_tokens, uint32_t n_kv, uint32_t n_out,
+                             struct engine_graph **out, struct strata_errmsg *em) {
+    struct engine_graph *oldest = &g->slot[0];
+    for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++) {
+        struct engine_graph *s = &g->slot[i];
+        if (s->ctx && s->b.n_tokens == n_tokens && s->b.n_kv == n_kv && s->b.n_out == n_out) {
+            s->used = ++g->clock;
+            *out = s;
+            return STRATA_OK;
+        }
+        if (s->used < oldest->used) oldest = s;
+    }
+    drop(oldest);
+    strata_err rc = build(g, n_tokens, n_kv, n_out, oldest, em);
+    if (!rc) rc = place(g, oldest, em);
+    if (rc) {
+        drop(oldest);
+        return rc;
+    }
+    oldest->used = ++g->clock;
+    *out = oldest;
+    return STRATA_OK;
+}

@@ -1,0 +1,35 @@
+/*
+ * The architectures that Strata can run: a table of descriptions, one file each under arch/.
+ *
+ * A description says only what is the architecture's own: its extra keys and rules, its tensors with their shapes, and
+ * the order of operations in a layer. What is common (embeddings, output, cache, inputs) is done around it.
+ */
+#ifndef ARCH_H
+#define ARCH_H
+
+#include "model/model_build.h"
+#include "model/model_hparams.h"
+#include "model/model_weights.h"
+
+struct arch {
+    const char *name; /* value of general.architecture */
+    int rope_mode;    /* GGML_ROPE_TYPE_* */
+    /* Checks hp, and reads the architecture's own keys into it. */
+    strata_err (*check)(struct model_hparams *hp, const struct gguf_reader *meta, struct strata_errmsg *em);
+    /* Claims the tensors of block il. */
+    strata_err (*load_layer)(struct model_loader *ld, uint32_t il, struct model_layer *l, struct strata_errmsg *em);
+    /*
+     * Appends layer il to the graph: x [n_embd, T] in, its successor out: T rows, or n_out rows where
+     * model_build_drops_rows says so, or NULL when none are wanted.
+     */
+    struct ggml_tensor *(*build_layer)(struct model_build *b, uint32_t il, struct ggml_tensor *x);
+};
+
+/* NULL when the name is not known. */
+const struct arch *arch_find(const char *name, size_t len);
+/* Names of all, comma-separated. */
+const char *arch_names(void);
+
+extern const struct arch arch_llama;
+
+#endif

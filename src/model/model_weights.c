@@ -1,0 +1,311 @@
+/*
+ * Claims, checks and places the weights of a layer range. See model_weights.h.
+ *
+ * Owns the ggml context of the weights, the buffers that wrap mapped pages, and the buffer of copied tensors. It writes
+ * to no mapped page. Refuses missing, misshapen and unusable tensors, and tensors that the architecture does not know.
+ */
+#include "model/model_weights.h"
+
+#include "base/checked.h"
+#include "base/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Two tensors farther apart than this get buffers of their own, so that a buffer spans about one mapped part. */
+enum { SPAN_GAP = 1 << 16 };
+
+struct model_placed {
+    const char *name;
+    struct ggml_tensor *tensor; /* NULL: claimed, not used */
+    const uint8_t *data;
+    size_t bytes;
+    bool joined; /* a second view of tensors that are listed on their own */
+};
+
+strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
+                               const struct model_hparams *hp, const struct model_backend *backend,
+                               struct strata_errmsg *em) {
+    struct pkg_range range = pkg_model_range(pkg);
+    *w = (struct model_weights){.range = range};
+    *ld = (struct model_loader){.pkg = pkg, .hp = hp, .backend = backend, .weights = w};
+    ld->is_first = range.first == 0;
+    ld->is_last = range.end == hp->n_layer;
+    size_t n_layers = range.end - range.first;
+    /* Each tensor once, and two joined views a layer. */
+    ld->max_tensors = pkg_model_tensor_count(pkg) + 2 * n_layers;
+    w->layer = calloc(n_layers, sizeof *w->layer);
+    ld->placed = calloc(ld->max_tensors, sizeof *ld->placed);
+    if (!w->layer || !ld->placed) return err_nomem(em, "the table of weights");
+    ld->cap_placed = ld->max_tensors;
+    struct ggml_init_params params = {.mem_size = (ld->max_tensors + 1) * ggml_tensor_overhead(), .no_alloc = true};
+    w->ctx = ggml_init(params);
+    return w->ctx ? STRATA_OK : err_nomem(em, "the table of weights");
+}
+
+void model_loader_deinit(struct model_loader *ld) {
+    free(ld->placed);
+    ld->placed = NULL;
+}
+
+void model_weights_deinit(struct model_weights *w) {
+    for (size_t i = 0; i < w->n_buffers; i++) ggml_backend_buffer_free(w->buffers[i]);
+    free(w->buffers);
+    if (w->ctx) ggml_free(w->ctx);
+    free(w->layer);
+    *w = (struct model_weights){.ctx = NULL};
+}
+
+enum { NAME_MAX_LEN = 96 };
+
+static void full_name(char out[NAME_MAX_LEN], uint32_t layer, const char *name, const char *suffix) {
+    if (layer == MODEL_NO_LAYER) {
+        snprintf(out, NAME_MAX_LEN, "%s%s", name, suffix);
+    } else {
+        snprintf(out, NAME_MAX_LEN, "blk.%u.%s%s", (unsigned)layer, name, suffix);
+    }
+}
+
+/* Finds a tensor and checks its shape; *out is NULL when it is absent and not required. */
+static strata_err find(const struct model_loader *ld, const char *name, uint64_t ne0, uint64_t ne1, bool required,
+                       const struct gguf_tensor **out, struct strata_errmsg *em) {
+    const struct gguf_tensor *t = pkg_model_find(ld->pkg, name);
+    *out = NULL;
+    if (!t) {
+        if (!required) return STRATA_OK;
+        return err_set(em, STRATA_ENOENT, "tensor %s is missing; architecture %s needs it", name, ld->hp->arch);
+    }
+    if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
+        return err_set(em, STRATA_EFORMAT,
+                       "tensor %s has the shape [%llu, %llu, %llu, %llu]; the metadata asks for [%llu, %llu]", name,
+                       (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
+                       (unsigned long long)t->ne[3], (unsigned long long)ne0, (unsigned long long)ne1);
+    *out = t;
+    return STRATA_OK;
+}
+
+/* Notes a checked tensor and gives it its ggml twin. */
+static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, struct ggml_tensor **out,
+                        struct strata_errmsg *em) {
+    for (size_t i = 0; i < ld->n_placed; i++)
+        if (ld->placed[i].data == t->data && strcmp(ld->placed[i].name, t->name) == 0 && ld->placed[i].tensor) {
+            if (out) *out = ld->placed[i].tensor; /* token_embd as the output of a tied model */
+            return STRATA_OK;
+        }
+    if (ld->n_placed == ld->cap_placed)
+        return err_set(em, STRATA_EINTERNAL, "more tensors are claimed than the model holds (at %s)", t->name);
+    struct ggml_tensor *g = NULL;
+    if (use) {
+        g = ggml_new_tensor_2d(ld->weights->ctx, (enum ggml_type)t->type, (int64_t)t->ne[0], (int64_t)t->ne[1]);
+        if (ggml_nbytes(g) != t->bytes)
+            return err_set(em, STRATA_EINTERNAL, "tensor %s: ggml counts %zu bytes, the file %llu", t->name,
+                           ggml_nbytes(g), (unsigned long long)t->bytes);
+        ggml_set_name(g, t->name);
+    }
+    ld->placed[ld->n_placed++] =
+        (struct model_placed){.name = t->name, .tensor = g, .data = t->data, .bytes = (size_t)t->bytes};
+    if (out) *out = g;
+    return STRATA_OK;
+}
+
+static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t n, bool required, bool use,
+                            struct ggml_tensor **out, struct strata_errmsg *em) {
+    const struct gguf_tensor *t;
+    strata_err rc = find(ld, name, n, 1, required, &t, em);
+    if (rc || !t) return rc;
+    if (t->type != GGUF_TENSOR_F32)
+        return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
+                       gguf_types_tensor_name(t->type));
+    return place(ld, t, use, out, em);
+}
+
+strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n, bool required,
+                                struct ggml_tensor **out, struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    full_name(full, layer, name, "");
+    return claim_f32(ld, full, n, required, true, out, em);
+}
+
+strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                uint64_t n_out, bool rows, bool required, struct ggml_tensor **out,
+                                struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    const struct gguf_tensor *t;
+    full_name(full, layer, name, "");
+    strata_err rc = find(ld, full, n_in, n_out, required, &t, em);
+    if (rc || !t) return rc;
+    if (!model_backend_can_use(ld->backend, t->type, false) ||
+        (rows && !model_backend_can_use(ld->backend, t->type, true)))
+        return err_set(em, STRATA_EUNSUPPORTED,
+                       "tensor %s has the type %s, which ggml's CPU backend cannot compute with; quantize the model to "
+                       "another type",
+                       full, gguf_types_tensor_name(t->type));
+    return place(ld, t, true, out, em);
+}
+
+strata_err model_weights_linear(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                uint64_t n_out, bool required, struct model_linear *out, struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    struct model_linear l = {.w = NULL};
+    full_name(full, layer, name, ".weight");
+    strata_err rc = model_weights_matrix(ld, MODEL_NO_LAYER, full, n_in, n_out, false, required, &l.w, em);
+    if (rc || !l.w) return rc;
+    full_name(full, layer, name, ".bias");
+    rc = claim_f32(ld, full, n_out, false, true, &l.b, em);
+    if (rc) return rc;
+    full_name(full, layer, name, ".scale");
+    rc = claim_f32(ld, full, 1, false, true, &l.scale, em);
+    if (rc) return rc;
+    full_name(full, layer, name, ".input_scale");
+    rc = claim_f32(ld, full, 1, false, false, NULL, em);
+    if (!rc) *out = l;
+    return rc;
+}
+
+strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const char *name, struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    full_name(full, layer, name, "");
+    const struct gguf_tensor *t = pkg_model_find(ld->pkg, full);
+    return t ? place(ld, t, false, NULL, em) : STRATA_OK;
+}
+
+static const struct model_placed *placed_of(const struct model_loader *ld, const struct ggml_tensor *tensor) {
+    for (size_t i = ld->n_placed; i-- > 0;)
+        if (ld->placed[i].tensor == tensor) return &ld->placed[i];
+    return NULL;
+}
+
+static bool aligned(const struct model_loader *ld, const uint8_t *data) {
+    return (uintptr_t)data % ld->backend->alignment == 0;
+}
+
+struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
+                                       const struct model_linear *b) {
+    if (!a->w || !b->w || a->b || b->b || a->scale || b->scale) return NULL;
+    if (a->w->type != b->w->type || a->w->ne[0] != b->w->ne[0]) return NULL;
+    const struct model_placed *pa = placed_of(ld, a->w), *pb = placed_of(ld, b->w);
+    if (!pa || !pb || pa->data + pa->bytes != pb->data || !aligned(ld, pa->data) || !aligned(ld, pb->data)) return NULL;
+    if (ld->n_placed == ld->cap_placed) return NULL;
+    struct ggml_tensor *g = ggml_new_tensor_2d(ld->weights->ctx, a->w->type, a->w->ne[0], a->w->ne[1] + b->w->ne[1]);
+    ggml_format_name(g, "%s+", pa->name);
+    ld->placed[ld->n_placed++] = (struct model_placed){
+        .name = pa->name, .tensor = g, .data = pa->data, .bytes = pa->bytes + pb->bytes, .joined = true};
+    return g;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct model_placed *)a)->name, ((const struct model_placed *)b)->name);
+}
+
+static int by_address(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const struct model_placed *)a)->data;
+    uintptr_t y = (uintptr_t)((const struct model_placed *)b)->data;
+    return (x > y) - (x < y);
+}
+
+static strata_err check_all_claimed(struct model_loader *ld, struct strata_errmsg *em) {
+    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_name);
+    for (size_t i = 0; i < pkg_model_tensor_count(ld->pkg); i++) {
+        struct model_placed key = {.name = pkg_model_tensor(ld->pkg, i)->name};
+        if (!bsearch(&key, ld->placed, ld->n_placed, sizeof key, by_name))
+            return err_set(em, STRATA_EUNSUPPORTED,
+                           "tensor %s is not one that architecture %s is known to have; running without it would give "
+                           "wrong numbers",
+                           key.name, ld->hp->arch);
+    }
+    return STRATA_OK;
+}
+
+static strata_err add_buffer(struct model_weights *w, ggml_backend_buffer_t buffer, struct strata_errmsg *em) {
+    if (!buffer) return err_nomem(em, "a buffer of weights");
+    ggml_backend_buffer_t *grown = realloc(w->buffers, (w->n_buffers + 1) * sizeof(ggml_backend_buffer_t));
+    if (!grown) {
+        ggml_backend_buffer_free(buffer);
+        return err_nomem(em, "the table of buffers");
+    }
+    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    w->buffers = grown;
+    w->buffers[w->n_buffers++] = buffer;
+    return STRATA_OK;
+}
+
+/*
+ * Asks for mapped pages before they are needed, so that the first tokens do not wait for one page fault after the
+ * other. Weights that fit memory are made present at once; larger ones are only announced. Advice: failure is no error.
+ */
+static void read_ahead(void *at, size_t size) {
+#ifdef MADV_POPULATE_READ
+    if (size < model_backend_memory_available() && madvise(at, size, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise(at, size, MADV_WILLNEED);
+}
+
+/* Wraps the mapped pages from the first to the last of placed[begin..end) and puts the aligned tensors there. */
+static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, struct strata_errmsg *em) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = (uintptr_t)ld->placed[begin].data & ~(page - 1), last = 0;
+    for (size_t i = begin; i < end; i++) {
+        uintptr_t stop = (uintptr_t)ld->placed[i].data + ld->placed[i].bytes;
+        if (stop > last) last = stop;
+    }
+    size_t size = last - first;
+    read_ahead((void *)first, size);
+    strata_err rc =
+        add_buffer(ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->dev, (void *)first, size, size), em);
+    if (rc) return rc;
+    ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
+    for (size_t i = begin; i < end; i++) {
+        struct model_placed *p = &ld->placed[i];
+        if (!p->tensor || !aligned(ld, p->data)) continue;
+        if (ggml_backend_tensor_alloc(buffer, p->tensor, (void *)(uintptr_t)p->data) != GGML_STATUS_SUCCESS)
+            return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
+    }
+    return STRATA_OK;
+}
+
+/* Copies the tensors whose place in the file ggml cannot use into one buffer of our own. */
+static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *em) {
+    size_t align = ld->backend->alignment, total = 0;
+    for (size_t i = 0; i < ld->n_placed; i++)
+        if (ld->placed[i].tensor && !aligned(ld, ld->placed[i].data)) total += GGML_PAD(ld->placed[i].bytes, align);
+    if (total == 0) return STRATA_OK;
+    if (total > model_backend_memory_available()) {
+        char bytes[32];
+        return err_set(em, STRATA_ENOMEM, "the model's tensors are not aligned to %zu bytes and copying them takes %s",
+                       align, progress_bytes(bytes, sizeof bytes, total));
+    }
+    strata_err rc = add_buffer(ld->weights, ggml_backend_buft_alloc_buffer(ld->backend->buft, total), em);
+    if (rc) return rc;
+    ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
+    char *at = ggml_backend_buffer_get_base(buffer);
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        struct model_placed *p = &ld->placed[i];
+        if (!p->tensor || aligned(ld, p->data)) continue;
+        if (ggml_backend_tensor_alloc(buffer, p->tensor, at) != GGML_STATUS_SUCCESS)
+            return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
+        ggml_backend_tensor_set(p->tensor, p->data, 0, p->bytes);
+        ld->weights->copied_bytes += p->bytes;
+        at += GGML_PAD(p->bytes, align);
+    }
+    return STRATA_OK;
+}
+
+strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
+    strata_err rc = check_all_claimed(ld, em);
+    if (rc) return rc;
+    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_address);
+    for (size_t begin = 0, i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (p->tensor && !p->joined) ld->weights->bytes += p->bytes;
+        bool ends =
+            i + 1 == ld->n_placed || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
+        if (!ends) continue;
+        rc = map_span(ld, begin, i + 1, em);
+        if (rc) return rc;
+        begin = i + 1;
+    }
+    return copy_unaligned(ld, em);
+}

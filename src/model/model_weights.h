@@ -1,0 +1,99 @@
+/*
+ * The weights of one layer range, as ggml tensors.
+ *
+ * Tensors stay where pkg_model mapped them: ggml gets buffers that wrap the mapped pages, and nothing ever writes to
+ * them. Only a tensor whose address ggml cannot work with is copied. An architecture claims each tensor by name with
+ * the shape it must have; what is claimed is checked (presence, type, shape) before ggml sees it, and a tensor of the
+ * range that nobody claimed is an error, because ignoring a weight gives wrong numbers without a word.
+ */
+#ifndef MODEL_WEIGHTS_H
+#define MODEL_WEIGHTS_H
+
+#include "model/model_backend.h"
+#include "model/model_hparams.h"
+#include "package/pkg_model.h"
+
+#include <ggml.h>
+
+/* A product with its bias and its per-tensor scale; NULL when the file has none. */
+struct model_linear {
+    struct ggml_tensor *w;
+    struct ggml_tensor *b;
+    struct ggml_tensor *scale;
+};
+
+/* Slots of one layer; each architecture fills those it has. */
+struct model_layer {
+    struct ggml_tensor *attn_norm;
+    struct ggml_tensor *ffn_norm;
+    struct model_linear q, k, v, qkv, o;
+    struct model_linear gate, up, down;
+    /* Matrices that lie side by side in the file, seen as one: one product instead of two, and nothing is copied. */
+    struct ggml_tensor *gate_up;
+    struct ggml_tensor *q_v;
+};
+
+struct model_placed; /* a tensor and where its bytes are */
+
+struct model_weights {
+    struct pkg_range range;
+    struct model_layer *layer;       /* range.end - range.first entries */
+    struct ggml_tensor *token_embd;  /* first stage, and last when tied; else NULL */
+    struct ggml_tensor *output_norm; /* last stage */
+    struct model_linear output;      /* last stage; token_embd when tied */
+    struct ggml_tensor *rope_freqs, *rope_long, *rope_short;
+    uint64_t bytes;        /* of all claimed tensors */
+    uint64_t copied_bytes; /* of these, copied for their alignment */
+    /* Owned: */
+    struct ggml_context *ctx;
+    ggml_backend_buffer_t *buffers;
+    size_t n_buffers;
+};
+
+/* While loading: what an architecture's load function works with. */
+struct model_loader {
+    const struct pkg_model *pkg;
+    const struct model_hparams *hp;
+    const struct model_backend *backend;
+    struct model_weights *weights;
+    struct model_placed *placed;
+    size_t n_placed, cap_placed;
+    size_t max_tensors; /* room in ctx */
+    bool is_first, is_last;
+};
+
+/* Prepares an empty set for the range of pkg. */
+strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
+                               const struct model_hparams *hp, const struct model_backend *backend,
+                               struct strata_errmsg *em);
+/* Checks that every tensor was claimed, wraps or copies the bytes. Call model_loader_deinit whatever happens. */
+strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
+void model_loader_deinit(struct model_loader *ld);
+void model_weights_deinit(struct model_weights *w);
+
+#define MODEL_NO_LAYER UINT32_MAX
+
+/* Claims. `name` is completed to "blk.<layer>.<name>", or taken as it is with MODEL_NO_LAYER. */
+
+/* An F32 vector of n elements. */
+strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n, bool required,
+                                struct ggml_tensor **out, struct strata_errmsg *em);
+/* A matrix of any type that the backend can use: for products, or (rows) for look-ups as well. */
+strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                uint64_t n_out, bool rows, bool required, struct ggml_tensor **out,
+                                struct strata_errmsg *em);
+/* "<name>.weight", and when there are "<name>.bias" and "<name>.scale"; "<name>.input_scale" is checked and left
+ * unused: it matters only to kernels that also quantize their input, which ggml's CPU backend has none of. */
+strata_err model_weights_linear(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                uint64_t n_out, bool required, struct model_linear *out, struct strata_errmsg *em);
+/* A tensor that files carry and the architecture has no use for; no error when absent. */
+strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const char *name, struct strata_errmsg *em);
+
+/*
+ * Sees a and b as one matrix when b's rows follow a's in the mapped file and both are plain products of the same type.
+ * NULL when they cannot be joined. Row by row the products are the same, bit for bit.
+ */
+struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
+                                       const struct model_linear *b);
+
+#endif
