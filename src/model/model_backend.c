@@ -49,15 +49,18 @@ out:
     return rc;
 }
 
-/*
- * Spins before a waiting thread sleeps. Measured on two cores: 200 halves the speed of an idle machine (threads sleep
- * in the middle of a token), from 1000 on it is the same; on busy cores every tenfold rise costs about half the speed.
- */
-#define SPIN_COUNT "2000"
+/* Spins before a waiting thread sleeps: the fewest that cost nothing on an idle machine. docs/engine.md has the
+ * figures. */
+#define SPIN_COUNT "5000"
 
 void model_backend_tune_process(char **argv) {
+    char self[PATH_MAX_LEN];
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    if (setenv("GOMP_SPINCOUNT", SPIN_COUNT, 1) == 0) execv("/proc/self/exe", argv);
+    /* The real path, so that the process keeps its name in `ps`. */
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0 || (size_t)n >= sizeof self - 1) return;
+    self[n] = '\0';
+    if (setenv("GOMP_SPINCOUNT", SPIN_COUNT, 1) == 0) execv(self, argv);
 }
 
 static uint32_t cores(void) {

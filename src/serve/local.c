@@ -112,20 +112,15 @@ static strata_err folder_make(const struct local *l, const struct child *c, char
 
 /* ---- starting ---- */
 
-/*
- * Our environment with two defaults for children. Workers of an OpenMP team spin when they wait for each other, by
- * default for so long that one busy core beside them makes them ten times slower; this is enough for waits inside a
- * computation. And a child's routine messages are ours to tell.
- */
+/* Our environment, with a default for children: their routine messages are ours to tell. */
 static char **child_env(void) {
-    static const char spin[] = "GOMP_SPINCOUNT=5000", quiet[] = "STRATA_LOG=warn";
+    static const char quiet[] = "STRATA_LOG=warn";
     extern char **environ;
     size_t n = 0, out = 0;
     while (n < MAX_ENV && environ[n]) n++;
-    char **env = calloc(n + 3, sizeof *env);
+    char **env = calloc(n + 2, sizeof *env);
     if (!env) return NULL;
     for (size_t i = 0; i < n; i++) env[out++] = environ[i];
-    if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT")) env[out++] = (char *)(uintptr_t)spin;
     if (!getenv("STRATA_LOG")) env[out++] = (char *)(uintptr_t)quiet;
     return env;
 }

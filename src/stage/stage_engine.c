@@ -54,6 +54,7 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
     struct engine_options eo = {.n_ctx = req->n_ctx,
                                 .n_batch = req->n_batch,
                                 .n_threads = e->n_threads,
+                                .max_logits = 1, /* a stage samples after the last row only */
                                 .kv_type = req->kv_f32 ? ENGINE_KV_F32 : ENGINE_KV_F16};
     struct unit *u = calloc(1, sizeof *u);
     if (!u) return err_nomem(em, "a stage");

@@ -95,29 +95,67 @@ static void test_cuts_long(void **state) {
     compare_cuts(path, f.layers, &opt, 640, (const uint32_t[]){300, 300, 1, 0});
 }
 
+/* What one range makes of a batch of tokens or of hidden states; the result is malloc'ed. */
+static float *range_output(const char *path, struct pkg_range range, const int32_t *tokens, const float *hidden,
+                           uint32_t n, size_t *count) {
+    struct strata_errmsg em;
+    struct pkg_model *m;
+    struct engine *e;
+    const float *x;
+    struct pkg_model_options po = {.range = range};
+    struct engine_options opt = {.n_ctx = 64, .n_batch = n, .n_threads = 2};
+    struct engine_batch batch = {.n_tokens = n, .tokens = tokens, .hidden = hidden, .want = ENGINE_OUT_ALL};
+    mf_ok(pkg_model_open(path, &po, &m, &em), &em);
+    mf_ok(engine_new(m, &opt, &e, &em), &em);
+    mf_ok(engine_run(e, &batch, &x, &em), &em);
+    const struct engine_info *info = engine_info(e);
+    *count = (size_t)n * (info->is_last ? info->n_vocab : info->n_embd);
+    float *copy = malloc(*count * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, x, *count * sizeof *copy);
+    engine_free(e);
+    pkg_model_free(m);
+    return copy;
+}
+
+/*
+ * Every cut of the real model into two and into three, without running each chain anew: [0,a) gives h(a); [a,b) must
+ * make exactly h(b) of h(a), for all a < b; and [a,n) must make exactly the logits of the whole model of h(a). The
+ * chain of any two or three ranges is a row of such steps.
+ */
 static void test_cuts_real_model(void **state) {
     (void)state;
+    enum { N = 13, LAYERS_MAX = 128 };
     const char *path = getenv("STRATA_MODEL");
     if (!path) skip();
-    struct engine_options opt = {.n_ctx = 64, .n_batch = 16, .n_threads = 2};
-    static const uint32_t cuts[][3] = {{1, 0, 0}, {11, 0, 0}, {3, 20, 0}};
-    static const uint32_t split[] = {16, 1, 0};
-    static int32_t tokens[24];
-    struct test_chain c;
-    chain_open(&c, path, NULL, &opt);
-    uint32_t n_vocab = engine_info(c.engine[0])->n_vocab, layers = engine_info(c.engine[0])->layer_count;
-    fill_tokens(tokens, 24, n_vocab);
-    float *want = chain_logits(&c, tokens, 24, split);
-    chain_close(&c);
-    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
-        if (cuts[i][0] >= layers || cuts[i][1] >= layers) continue;
-        chain_open(&c, path, cuts[i], &opt);
-        float *got = chain_logits(&c, tokens, 24, split);
-        assert_memory_equal(want, got, 24 * n_vocab * sizeof(float));
+    static int32_t tokens[N];
+    float *h[LAYERS_MAX] = {NULL};
+    size_t n_logits, n_hidden, n_got;
+    struct pkg_model *m;
+    struct strata_errmsg em;
+    struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
+    mf_ok(pkg_model_open(path, &po, &m, &em), &em);
+    uint32_t layers = pkg_model_layer_count(m);
+    pkg_model_free(m);
+    assert_in_range(layers, 2, LAYERS_MAX - 1);
+    fill_tokens(tokens, N, 49152);
+    float *logits = range_output(path, (struct pkg_range){0, PKG_RANGE_ALL}, tokens, NULL, N, &n_logits);
+    for (uint32_t a = 1; a < layers; a++)
+        h[a] = range_output(path, (struct pkg_range){0, a}, tokens, NULL, N, &n_hidden);
+    for (uint32_t a = 1; a < layers; a++) {
+        for (uint32_t b = a + 1; b < layers; b++) {
+            float *got = range_output(path, (struct pkg_range){a, b}, NULL, h[a], N, &n_got);
+            assert_int_equal(n_got, n_hidden);
+            if (memcmp(got, h[b], n_got * sizeof *got) != 0) fail_msg("layers %u..%u differ", a, b);
+            free(got);
+        }
+        float *got = range_output(path, (struct pkg_range){a, layers}, NULL, h[a], N, &n_got);
+        assert_int_equal(n_got, n_logits);
+        if (memcmp(got, logits, n_got * sizeof *got) != 0) fail_msg("the cut at %u changes the logits", a);
         free(got);
-        chain_close(&c);
     }
-    free(want);
+    for (uint32_t a = 1; a < layers; a++) free(h[a]);
+    free(logits);
 }
 
 static void assert_close(const float *a, const float *b, uint32_t n) {

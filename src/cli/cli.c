@@ -1,0 +1,97 @@
+/* Shared by the sub-commands. See cli.h. */
+#include "cli/cli.h"
+
+#include "base/jsonx.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_fail(const char *command, bool json, const struct strata_errmsg *em) {
+    fprintf(stderr, "strata %s: %s\n", command, em->text);
+    if (json) {
+        json_t *root = json_pack("{s:{s:s, s:o}}", "error", "code", strata_err_name(em->code), "message",
+                                 jsonx_text(em->text, strlen(em->text)));
+        char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+        if (text) puts(text);
+        free(text);
+        json_decref(root);
+    }
+    return CLI_FAILED;
+}
+
+int cli_usage(const char *command, const char *fmt, ...) {
+    va_list ap;
+    fprintf(stderr, "strata %s: ", command);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\nTry 'strata %s --help'.\n", command);
+    return CLI_USAGE;
+}
+
+int cli_bad_option(const char *command, int opt, char **argv) {
+    const char *arg = argv[optind - 1];
+    if (opt == ':') return cli_usage(command, "option '%s' needs a value", arg);
+    if (optopt) return cli_usage(command, "unknown option '-%c'", optopt);
+    return cli_usage(command, "unknown option '%s'", arg);
+}
+
+bool cli_parse_u64(const char *text, uint64_t lo, uint64_t hi, uint64_t *out) {
+    char *end;
+    if (text[0] < '0' || text[0] > '9') return false;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno || *end || v < lo || v > hi) return false;
+    *out = v;
+    return true;
+}
+
+bool cli_parse_u32(const char *text, uint32_t lo, uint32_t hi, uint32_t *out) {
+    uint64_t v;
+    if (!cli_parse_u64(text, lo, hi, &v)) return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+bool cli_parse_float(const char *text, float lo, float hi, float *out) {
+    char *end;
+    errno = 0;
+    float v = strtof(text, &end);
+    if (errno || end == text || *end || !isfinite(v) || v < lo || v > hi) return false;
+    *out = v;
+    return true;
+}
+
+/* The one piece of process-wide state: signals have nowhere else to go. */
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int sig) {
+    if (interrupted) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+    }
+    interrupted = 1;
+}
+
+void cli_catch_interrupt(void) {
+    struct sigaction sa = {.sa_handler = on_signal};
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+}
+
+bool cli_interrupted(void) {
+    return interrupted != 0;
+}
+
+int cli_finish(const char *command, int status) {
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "strata %s: cannot write the output: %s\n", command, strerror(errno));
+        return CLI_FAILED;
+    }
+    return status;
+}
