@@ -12,6 +12,10 @@ CC := gcc
 endif
 PYTHON ?= python3
 FUZZ_SECONDS ?= 60
+# Commands are shown short; V=1 shows them whole.
+V ?=
+Q := $(if $(V),,@)
+say = $(if $(V),@:,@echo "  $(1) $(2)")
 
 LIBS := base gguf package text model decode engine wire stage serve cli
 VERSION := 0.1.0
@@ -62,18 +66,20 @@ deps-check:
 
 $(B)/%.o: %.c | deps-check
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 define LIB_RULE
 $$(call lib,$(1)): $$(call objs,$(1))
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	$(AR) rcs $$@ $$^
+	@$(AR) rcs $$@ $$^
 endef
 $(foreach l,$(LIBS),$(eval $(call LIB_RULE,$(l))))
 
 $(B)/strata: $(call libfiles,cli)
-	$(CC) $(LDFLAGS) -o $@ $(call objs,cli) $(call libfiles,serve) $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(call objs,cli) $(call libfiles,serve) $(LDLIBS)
 
 # Programs for tests and benches; each is one file that may use every library below the command line.
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
@@ -81,14 +87,16 @@ tools: $(TOOLS)
 .PHONY: tools
 $(B)/tools/%: $(B)/tests/tools/%.o $(call libfiles,serve)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $< $(call libfiles,serve) $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(call libfiles,serve) $(LDLIBS)
 
 UNIT_SRCS := $(wildcard tests/unit/*/test_*.c)
 UNIT_BINS := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRCS))
 define UNIT_RULE
 $(B)/unit/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call libfiles,$(1))
 	@mkdir -p $$(@D)
-	$$(CC) $$(LDFLAGS) -o $$@ $$< $$(call libfiles,$(1)) $$(LDLIBS) -lcmocka
+	$$(call say,LINK,$$@)
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$< $$(call libfiles,$(1)) $$(LDLIBS) -lcmocka
 endef
 $(foreach l,$(LIBS),$(eval $(call UNIT_RULE,$(l))))
 
@@ -118,7 +126,8 @@ asan-bins: all test-bins
 FUZZ_BINS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(B)/fuzz/%: $(B)/tests/fuzz/%.o $(call libfiles,serve)
 	@mkdir -p $(@D)
-	$(CC) -fsanitize=fuzzer $(LDFLAGS) -o $@ $< $(call libfiles,serve) $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -fsanitize=fuzzer $(LDFLAGS) -o $@ $< $(call libfiles,serve) $(LDLIBS)
 fuzz-bins: $(FUZZ_BINS)
 .PHONY: fuzz-bins
 

@@ -265,8 +265,8 @@ static void test_unsafe_paths(void **state) {
                                         "a\\b",
                                         "C:x",
                                         "c:/x",
-                                        "a\x01"
-                                        "b",
+                                        ("a\x01"
+                                         "b"),
                                         "a\nb",
                                         "\x7f",
                                         "con",
