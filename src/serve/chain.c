@@ -210,20 +210,17 @@ void chain_stage_info(struct chain *c, uint32_t index, struct chain_stage_info *
 
 /* ---- start and stop ---- */
 
-static void on_backoff(uv_timer_t *timer) {
-    chain_build(timer->data);
-}
-
 static void start_on_loop(void *ctx) {
     struct chain *c = ctx;
     uv_timer_init(wire_loop_uv(c->loop), &c->tick);
     uv_timer_init(wire_loop_uv(c->loop), &c->backoff);
-    c->tick.data = c->backoff.data = c;
+    uv_timer_init(wire_loop_uv(c->loop), &c->verdict);
+    c->tick.data = c->backoff.data = c->verdict.data = c;
     c->timers = true;
     c->ticked_ns = clock_now_ns();
     uv_timer_start(&c->tick, chain_on_tick, CHAIN_TICK_MS, CHAIN_TICK_MS);
     /* By way of the timer: a failure of the very first step is then reported like any other. */
-    uv_timer_start(&c->backoff, on_backoff, 0, 0);
+    uv_timer_start(&c->backoff, chain_on_backoff, 0, 0);
 }
 
 static void stop_on_loop(void *ctx) {
@@ -241,6 +238,7 @@ static void stop_on_loop(void *ctx) {
     if (c->timers) {
         uv_close((uv_handle_t *)&c->tick, NULL);
         uv_close((uv_handle_t *)&c->backoff, NULL);
+        uv_close((uv_handle_t *)&c->verdict, NULL);
     }
 }
 

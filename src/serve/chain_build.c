@@ -35,7 +35,7 @@ void chain_close_links(struct chain *c) {
     }
 }
 
-static void on_backoff(uv_timer_t *timer) {
+void chain_on_backoff(uv_timer_t *timer) {
     chain_build(timer->data);
 }
 
@@ -44,6 +44,8 @@ void chain_fail(struct chain *c, const struct strata_errmsg *em) {
     struct strata_errmsg copy = *em;
     if (c->state == CHAIN_STOPPED || c->state == CHAIN_DEGRADED) return;
     chain_close_links(c);
+    uv_timer_stop(&c->verdict);
+    c->witness = NULL;
     pthread_mutex_lock(&c->lock);
     bool again = c->stood;
     bool was_ready = c->state == CHAIN_READY;
@@ -56,7 +58,7 @@ void chain_fail(struct chain *c, const struct strata_errmsg *em) {
     if (!again) return;
     log_event(c->opt.log, LOG_LEVEL_WARN, was_ready ? "chain-lost" : "chain-rebuild-failed", "retry_ms=%u error=%s",
               c->backoff_ms, log_quote(quoted, sizeof quoted, copy.text));
-    uv_timer_start(&c->backoff, on_backoff, c->backoff_ms, 0);
+    uv_timer_start(&c->backoff, chain_on_backoff, c->backoff_ms, 0);
     c->backoff_ms = c->backoff_ms * 2 < CHAIN_BACKOFF_MAX_MS ? c->backoff_ms * 2 : CHAIN_BACKOFF_MAX_MS;
 }
 
@@ -203,12 +205,33 @@ static void on_ready(struct stage *s) {
     if (all_at(c, STAGE_IS_READY)) chain_stands(c);
 }
 
+static void on_verdict(uv_timer_t *timer) {
+    struct chain *c = timer->data;
+    struct strata_errmsg em = c->testimony;
+    if (c->witness) stage_fail(c->witness, &em);
+}
+
+/*
+ * A stage reports a fault of the session: as a rule that a neighbour has hung up. Its report may overtake what we see
+ * ourselves, the end of our own link to the stage that died. That link names the culprit, so it gets a moment to end.
+ */
+static void hear(struct stage *s, const struct strata_errmsg *em) {
+    struct chain *c = s->chain;
+    if (c->state != CHAIN_READY) {
+        stage_fail(s, em);
+    } else if (!c->witness) {
+        c->witness = s;
+        c->testimony = *em;
+        uv_timer_start(&c->verdict, on_verdict, CHAIN_VERDICT_MS, 0);
+    }
+}
+
 static void on_error(struct stage *s, uint32_t seq, const struct wire_buf *payload) {
     struct wire_msg_fault m;
     struct strata_errmsg em;
     if (wire_msg_fault_decode(payload->data, payload->len, &m, &em) == STRATA_OK) err_set(&em, m.code, "%s", m.text);
     if (seq == 0)
-        stage_fail(s, &em);
+        hear(s, &em);
     else
         chain_on_fault(s, seq, &em);
 }

@@ -12,6 +12,7 @@ enum {
     CHAIN_LOST_MS = 1500,     /* silence of a stage that serves; with a tick less than the 2 s that are promised */
     CHAIN_LOADING_MS = 30000, /* silence of a stage that loads */
     CHAIN_CONNECT_MS = 20000, /* for the stages to find each other */
+    CHAIN_VERDICT_MS = 150,   /* from a report that a neighbour is gone to the search for the culprit being over */
     CHAIN_BACKOFF_MIN_MS = 500,
     CHAIN_BACKOFF_MAX_MS = 10000
 };
@@ -77,7 +78,9 @@ struct chain {
     struct wire_task pump_task;
 
     /* Loop thread. */
-    uv_timer_t tick, backoff;
+    uv_timer_t tick, backoff, verdict;
+    struct stage *witness;          /* has reported a fault of the session; see chain_build.c */
+    struct strata_errmsg testimony; /* what it said */
     bool timers;
     uint64_t ticked_ns, phase_ns;
     uint32_t backoff_ms;
@@ -104,6 +107,7 @@ const char *chain_stage_name(const struct stage *s, char out[CHAIN_NAME]);
 /* chain_build.c, loop thread */
 void chain_build(struct chain *c);
 void chain_on_tick(uv_timer_t *timer);
+void chain_on_backoff(uv_timer_t *timer);
 /* Ends every request, closes every link, and plans the next build; before the first READY it is final. */
 void chain_fail(struct chain *c, const struct strata_errmsg *em);
 void chain_close_links(struct chain *c);

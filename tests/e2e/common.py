@@ -69,10 +69,11 @@ class Process:
         self._reader.start()
 
     def _read(self):
-        while chunk := self.process.stdout.read1(65536):
-            with self._changed:
-                self._text += chunk.decode("utf-8", "replace")
-                self._changed.notify_all()
+        with self.process.stdout as out:
+            while chunk := out.read1(65536):
+                with self._changed:
+                    self._text += chunk.decode("utf-8", "replace")
+                    self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
 
