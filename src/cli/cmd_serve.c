@@ -112,7 +112,7 @@ static strata_err choose_ctx(struct server *s, struct strata_errmsg *em) {
 }
 
 static strata_err open_model(struct server *s, struct strata_errmsg *em) {
-    struct pkg_model_options po = {.range = {0, 1}};
+    struct pkg_model_options po = {.flags = PKG_MODEL_METADATA_ONLY};
     strata_err rc = pkg_model_open(s->o.package, &po, &s->meta, em);
     if (rc) return rc;
     if (!pkg_model_is_package(s->meta))

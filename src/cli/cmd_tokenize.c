@@ -80,7 +80,7 @@ static strata_err tokenize_stdin(const struct vocab *v, const struct options *op
 static strata_err run(const struct options *opt, struct strata_errmsg *em) {
     struct pkg_model *model = NULL;
     struct vocab *v = NULL;
-    struct pkg_model_options open = {.range = {0, 1}};
+    struct pkg_model_options open = {.flags = PKG_MODEL_METADATA_ONLY};
     strata_err rc = pkg_model_open(opt->model, &open, &model, em);
     if (rc == STRATA_OK) rc = vocab_new(pkg_model_meta(model), &v, em);
     if (rc == STRATA_OK) rc = tokenize_stdin(v, opt, em);

@@ -84,8 +84,9 @@ static strata_err open_plain(struct pkg_model *m, const char *path, const struct
     if (rc) return rc;
     m->meta = gguf_source_meta(m->source);
     survey_source(m->source, &m->sel.layer_count, &m->sel.tied);
+    rc = name_plain(m, path, em);
+    if (rc || opt->flags & PKG_MODEL_METADATA_ONLY) return rc;
     rc = pkg_select_resolve(opt->range, m->sel.layer_count, path, &m->sel.range, em);
-    if (!rc) rc = name_plain(m, path, em);
     if (!rc) rc = reserve_tensors(m, gguf_source_tensor_count(m->source), em);
     for (size_t i = 0; !rc && i < gguf_source_tensor_count(m->source); i++) {
         size_t shard;
@@ -101,6 +102,7 @@ struct opener {
     struct pkg_model *m;
     const char *dir;
     bool verify;
+    bool metadata_only; /* then the selection is empty */
     struct progress progress;
     struct pkg_faults faults;
     struct strata_errmsg *em;
@@ -122,6 +124,7 @@ static strata_err open_parts(struct opener *o) {
     strata_err rc = open_part(o, &mf->shared[PKG_ROLE_METADATA]);
     if (rc) return rc;
     m->meta = m->parts[0].reader;
+    if (o->metadata_only) return STRATA_OK;
     if (pkg_select_output(&m->sel)) {
         rc = open_part(o, &mf->shared[PKG_ROLE_OUTPUT]);
         if (rc) return rc;
@@ -154,12 +157,16 @@ static strata_err list_package_tensors(struct pkg_model *m, struct strata_errmsg
 
 static strata_err open_package(struct pkg_model *m, const char *dir, const struct pkg_model_options *opt,
                                struct strata_errmsg *em) {
-    struct opener o = {.m = m, .dir = dir, .verify = opt->flags & PKG_MODEL_VERIFY, .em = em};
+    struct opener o = {.m = m,
+                       .dir = dir,
+                       .verify = opt->flags & PKG_MODEL_VERIFY,
+                       .metadata_only = opt->flags & PKG_MODEL_METADATA_ONLY,
+                       .em = em};
     pkg_faults_init(&o.faults);
     strata_err rc = pkg_manifest_load(dir, &m->manifest, em);
     if (rc) goto out;
     m->sel.layer_count = m->manifest->layer_count;
-    rc = pkg_select_resolve(opt->range, m->sel.layer_count, dir, &m->sel.range, em);
+    if (!o.metadata_only) rc = pkg_select_resolve(opt->range, m->sel.layer_count, dir, &m->sel.range, em);
     if (rc) goto out;
     m->parts = calloc((size_t)(m->sel.range.end - m->sel.range.first) + PKG_SHARED_COUNT, sizeof *m->parts);
     m->id = strdup(m->manifest->model_id);
@@ -170,7 +177,7 @@ static strata_err open_package(struct pkg_model *m, const char *dir, const struc
     progress_begin(&o.progress, o.verify ? opt->progress : NULL, "verifying", bytes_to_verify(m->manifest, &m->sel));
     rc = open_parts(&o);
     progress_end(&o.progress);
-    if (!rc) rc = list_package_tensors(m, em);
+    if (!rc && !o.metadata_only) rc = list_package_tensors(m, em);
 out:
     pkg_faults_deinit(&o.faults);
     return rc;

@@ -18,7 +18,10 @@
 
 struct pkg_model;
 
-enum { PKG_MODEL_VERIFY = 1 }; /* hash every selected part and compare with the manifest */
+enum {
+    PKG_MODEL_VERIFY = 1,       /* hash every selected part and compare with the manifest */
+    PKG_MODEL_METADATA_ONLY = 2 /* identity and metadata, no tensors; the range is not looked at and stays empty */
+};
 
 struct pkg_model_options {
     struct pkg_range range;

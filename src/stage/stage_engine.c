@@ -25,7 +25,7 @@ static void unit_free(void *ptr) {
 
 static strata_err probe(void *self, struct stage_probe *out, struct strata_errmsg *em) {
     struct stage_engine *e = self;
-    struct pkg_model_options opt = {.range = {0, 1}};
+    struct pkg_model_options opt = {.flags = PKG_MODEL_METADATA_ONLY};
     struct pkg_model *m;
     strata_err rc = pkg_model_open(e->package, &opt, &m, em);
     if (rc) return rc;

@@ -58,8 +58,8 @@ def package_of(model):
 class Process:
     """A long-running strata process whose stderr and stdout are read in the background."""
 
-    def __init__(self, *args, env=None):
-        self.process = subprocess.Popen([STRATA, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    def __init__(self, *args, env=None, command=(STRATA,)):
+        self.process = subprocess.Popen([*command, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, env={**os.environ, **(env or {})},
                                         start_new_session=True)
         self.pid = self.process.pid

@@ -147,6 +147,27 @@ static void test_only_needed_parts(void **state) {
     assert_non_null(strstr(em.text, "shared/embeddings.gguf"));
 }
 
+/* Who only wants to know what a model is needs no weights: a coordinator, or a machine that holds a few layers. */
+static void test_metadata_only(void **state) {
+    (void)state;
+    struct sample s = {tmp_path(&T, "o"), 4, true, false, 1, UINT32_MAX};
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s/op", T.path);
+    make(&s, dir);
+    tmp_folder_remove(tmp_path(&T, "op/layers"));
+    assert_int_equal(remove(tmp_path(&T, "op/shared/embeddings.gguf")), 0);
+    assert_int_equal(remove(tmp_path(&T, "op/shared/output.gguf")), 0);
+    const char *paths[] = {dir, tmp_path(&T, "o.gguf")};
+    for (size_t i = 0; i < 2; i++) {
+        struct pkg_model *m = open_range(paths[i], 0, 0, PKG_MODEL_VERIFY | PKG_MODEL_METADATA_ONLY);
+        assert_int_equal(pkg_model_layer_count(m), 4);
+        assert_int_equal(pkg_model_tensor_count(m), 0);
+        assert_non_null(gguf_reader_find_kv(pkg_model_meta(m), "general.architecture"));
+        assert_null(pkg_model_find(m, "token_embd.weight"));
+        pkg_model_free(m);
+    }
+}
+
 static void damage(const char *path, bool shorten) {
     struct buf b;
     struct strata_errmsg em;
@@ -186,6 +207,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_ranges, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sizes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_only_needed_parts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_metadata_only, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

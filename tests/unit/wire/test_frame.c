@@ -62,7 +62,10 @@ static void test_table(void **state) {
             assert_int_equal(rc, STRATA_EPEER);
             assert_int_equal(out.type, 77);
         } else {
-            assert_memory_equal(&out, &rows[i].f, sizeof out);
+            /* By its bytes on the wire: the struct has padding, whose content means nothing. */
+            uint8_t again[WIRE_FRAME_HEADER];
+            wire_frame_encode(&out, again);
+            assert_memory_equal(raw, again, sizeof raw);
         }
     }
 }
