@@ -1,6 +1,7 @@
 /* `strata serve`: the coordinator: plans, sets up the chain of stages, and opens the HTTP API over it. */
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/jsonx.h"
 #include "base/log.h"
 #include "base/path.h"
 #include "base/progress.h"
@@ -41,6 +42,7 @@ static const char usage[] =
     "      --listen HOST:PORT   where the API listens (default: 127.0.0.1:8080; port 0 takes any free port)\n"
     "      --api-key-file FILE  the key that clients must send; needed to listen beyond this machine\n"
     "      --model-name NAME    name of the model in the API (default: the package's model id)\n"
+    "      --json               print one line of JSON when the API is open: its URL, and what each stage holds\n"
     "  -h, --help               this text\n"
     "\n"
     "When a stage is lost, running requests end with an error, and the chain is set up again as soon as it is back.\n"
@@ -60,7 +62,7 @@ struct options {
     uint32_t n_stages, n_local;
     struct wire_addr listen;
     uint32_t n_ctx, n_batch, n_threads;
-    bool kv_f32;
+    bool kv_f32, json;
 };
 
 struct server {
@@ -223,9 +225,38 @@ static void print_table(const struct server *s) {
     }
 }
 
+/* The same for programs, with the URL. */
+static strata_err print_json(const struct server *s, const char *url, const char *model, struct strata_errmsg *em) {
+    strata_err rc = STRATA_OK;
+    json_t *stages = json_array();
+    for (uint32_t i = 0; i < s->n_stages; i++) {
+        struct chain_stage_info info;
+        char addr[WIRE_ADDR_TEXT];
+        chain_stage_info(s->chain, i, &info);
+        json_array_append_new(stages, json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "address",
+                                                wire_addr_text(&info.addr, addr), "first", (int)info.first, "end",
+                                                (int)info.end, "weight_bytes", (json_int_t)info.loaded.weight_bytes,
+                                                "copied_bytes", (json_int_t)info.loaded.copied_bytes, "kv_bytes",
+                                                (json_int_t)info.loaded.kv_bytes, "scratch_bytes",
+                                                (json_int_t)info.loaded.scratch_bytes, "resident_bytes",
+                                                (json_int_t)info.loaded.rss_bytes));
+    }
+    json_t *root = json_pack("{s:s, s:o, s:i, s:o}", "url", url, "model", jsonx_text(model, strlen(model)), "n_ctx",
+                             (int)s->n_ctx, "stages", stages);
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    if (!text) {
+        rc = err_nomem(em, "the description of the server");
+    } else if (puts(text) < 0 || fflush(stdout) != 0) {
+        rc = err_sys(em, STRATA_EIO, errno, "cannot write the output");
+    }
+    free(text);
+    json_decref(root);
+    return rc;
+}
+
 static strata_err start_api(struct server *s, struct strata_errmsg *em) {
     struct wire_addr addr = s->o.listen;
-    char text[WIRE_ADDR_TEXT];
+    char text[WIRE_ADDR_TEXT], url[WIRE_ADDR_TEXT + 8];
     struct api_options ao = {.host = s->o.listen.host,
                              .port = s->o.listen.port,
                              .model_id = s->o.model_name ? s->o.model_name : pkg_model_id(s->meta),
@@ -239,9 +270,9 @@ static strata_err start_api(struct server *s, struct strata_errmsg *em) {
     strata_err rc = api_start(&ao, &s->api, em);
     if (rc) return rc;
     addr.port = api_port(s->api);
-    fprintf(stderr, "context of %u tokens; model %s\nlistening on http://%s\n", s->n_ctx, ao.model_id,
-            wire_addr_text(&addr, text));
-    return STRATA_OK;
+    snprintf(url, sizeof url, "http://%s", wire_addr_text(&addr, text));
+    fprintf(stderr, "context of %u tokens; model %s\nlistening on %s\n", s->n_ctx, ao.model_id, url);
+    return s->o.json ? print_json(s, url, ao.model_id, em) : STRATA_OK;
 }
 
 /* Loading may take minutes; that the port is taken should not be learnt after it. */
@@ -293,7 +324,7 @@ static int serve(struct server *s) {
     if (!rc) fprintf(stderr, "stopping\n");
     stop_all(s);
     if (rc && cli_interrupted()) return CLI_OK;
-    return rc ? cli_fail("serve", false, &em) : CLI_OK;
+    return rc ? cli_fail("serve", s->o.json, &em) : CLI_OK;
 }
 
 /* ---- options ---- */
@@ -309,6 +340,7 @@ static const struct option longs[] = {
     {"listen", required_argument, NULL, 'l'},
     {"api-key-file", required_argument, NULL, 'a'},
     {"model-name", required_argument, NULL, 'm'},
+    {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -336,6 +368,7 @@ static int take_option(struct options *o, int opt) {
     case 'l': return address(optarg, true, &o->listen);
     case 'a': o->api_key_file = optarg; return CLI_OK;
     case 'm': o->model_name = optarg; return CLI_OK;
+    case 'j': o->json = true; return CLI_OK;
     default: break;
     }
     if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)

@@ -87,7 +87,7 @@ class Process:
         deadline = time.time() + limit_s
         with self._changed:
             while True:
-                if match := re.search(pattern, self._text):
+                if match := re.search(pattern, self._text, re.M):
                     return match
                 if not self._reader.is_alive() or not self._changed.wait(max(0, deadline - time.time())):
                     raise AssertionError(f"no {pattern!r} in:\n{self._text}")

@@ -41,13 +41,16 @@ class Share(unittest.TestCase):
         with open(os.path.join(package, "model-package.json")) as f:
             manifest = json.load(f)
         layer_bytes = [layer["tensor_bytes"] for layer in manifest["layers"]]
-        process, url = common.serve(package, "--local-stages", n_stages, "--ctx", 256)
+        process, url = common.serve(package, "--local-stages", n_stages, "--ctx", 256, "--json")
         with process:
             body = json.dumps({"prompt": "one two three four", "max_tokens": 8, "temperature": 0}).encode()
             with urllib.request.urlopen(urllib.request.Request(url + "/v1/completions", body), timeout=120) as answer:
                 self.assertEqual(answer.status, 200)
             rows = re.findall(r"^\d+ +127\S+ +(\d+)\.\.(\d+) +(\S+ \S+)", process.text, re.M)
             self.assertEqual(len(rows), n_stages, process.text)
+            told = json.loads(process.wait_for(r'^{"url".*}$').group(0))
+            self.assertEqual(told["url"], url)
+            self.assertEqual([(s["first"], s["end"]) for s in told["stages"]], [(int(a), int(b)) for a, b, _ in rows])
             ranges = {}
             for pid in children(process.pid):
                 files = mapped(pid, package)
@@ -72,6 +75,8 @@ class Share(unittest.TestCase):
                 resident = sum(rss for _, rss in files.values())
                 slack = manifest["shared"]["metadata"]["artifact_bytes"] + 65536 * len(files)
                 self.assertLessEqual(resident, share + slack)
+                stage = next(s for s in told["stages"] if s["first"] == first)
+                self.assertEqual((stage["weight_bytes"], stage["copied_bytes"]), (share, 0))
             self.assertEqual(sorted(ranges.items()), [(int(a), int(b)) for a, b, _ in rows])
             self.assertEqual(process.stop(), 0)
 
