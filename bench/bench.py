@@ -4,7 +4,7 @@
 usage: bench/bench.py [--build DIR] [--model FILE] [--threads N] [--rounds N] [--json]
 PEER_RUN names a program that runs llama.cpp's tools (PEER_RUN llama-bench ...); without it `llama-bench` from PATH is
 used, and without that the peer's columns stay empty. The rounds of all contestants are interleaved, so that a slow
-minute of the machine hits all of them; the median of each is shown, with the spread.
+minute of the machine hits all of them. Shown are the median of each, its spread, and the median ratio of a round.
 """
 import argparse
 import json
@@ -166,7 +166,9 @@ def report(args, results):
         against = base.get(name)
         ratio = ["", ""]
         if against in median:
-            ratio = [f"{median[name][i] / median[against][i]:.3f}" for i in (0, 1)]
+            # Of each round, then the median: neighbours in time share the machine's moods.
+            ratio = [f"{statistics.median(a[i] / b[i] for a, b in zip(results[name], results[against])):.3f}"
+                     for i in (0, 1)]
         cells = [f"{median[name][i]:.1f} ({spread[name][i] * 100:.0f} %)" for i in (0, 1)]
         print(f"{name:30} {cells[0]:>18} {cells[1]:>18} {ratio[0]:>14} {ratio[1]:>13}"
               + (f"   of {against}" if against in median else ""))

@@ -66,6 +66,13 @@ struct stage_compute {
     struct stage_unit_info info;
     uint32_t seq, n_generated;
     bool failed; /* the request has been reported as failed */
+    pthread_t self;
+    struct {
+        bool pending;
+        struct wire_frame frame;
+        const void *payload; /* in the unit's memory, or at `token` */
+        uint8_t token[4];
+    } out; /* the result of the last run, which goes out when the thread looks for more work */
     struct {
         uint32_t runs;
         uint64_t compute_ns, send_ns, begun_ns;
@@ -116,9 +123,15 @@ static strata_err push(struct stage_compute *c, struct item *it, bool *full, str
     return err_set(em, STRATA_ENOMEM, "out of memory for the stage's queue");
 }
 
-/* Sleeps until there is work. */
-static void wait_for_work(void *arg) {
+static void deliver(struct stage_compute *c);
+
+/*
+ * What every thread of the team does between two computations: sleep until there is work. The result of the last one is
+ * sent from in here too: the workers must be off the cores when the next stage, perhaps on the same cores, begins.
+ */
+static void idle(void *arg) {
     struct stage_compute *c = arg;
+    if (pthread_equal(pthread_self(), c->self)) deliver(c);
     pthread_mutex_lock(&c->lock);
     while (c->n == 0 && !c->quit) pthread_cond_wait(&c->work, &c->lock);
     pthread_mutex_unlock(&c->lock);
@@ -130,7 +143,12 @@ static bool pop(struct stage_compute *c, struct item *it) {
     pthread_mutex_lock(&c->lock);
     while (c->n == 0 && !c->quit) {
         pthread_mutex_unlock(&c->lock);
-        stage_team_run(c->unit ? c->info.n_threads : 1, wait_for_work, c);
+        stage_team_run(c->unit ? c->info.n_threads : 1, idle, c);
+        pthread_mutex_lock(&c->lock);
+    }
+    if (c->out.pending) {
+        pthread_mutex_unlock(&c->lock);
+        deliver(c);
         pthread_mutex_lock(&c->lock);
     }
     bool quit = c->quit;
@@ -236,8 +254,8 @@ static bool is_stop(const struct wire_msg_begin *b, int32_t token) {
     return false;
 }
 
-/* Last stage: samples after the row at pos - 1 and sends the token: first to the stage that waits for it. */
-static strata_err emit_token(struct stage_compute *c, const float *logits, uint32_t pos, struct strata_errmsg *em) {
+/* Last stage: samples after the row at pos - 1. */
+static strata_err pick_token(struct stage_compute *c, const float *logits, uint32_t pos, struct strata_errmsg *em) {
     int32_t token;
     strata_err rc = sampler_pick(c->sampler, logits, &token, em);
     if (rc) return rc;
@@ -246,14 +264,30 @@ static strata_err emit_token(struct stage_compute *c, const float *logits, uint3
     struct wire_frame f = {.type = WIRE_TOKEN, .seq = c->seq, .pos = pos, .n_rows = 1, .payload = 4};
     if (is_stop(&c->begin, token)) f.flags = WIRE_FLAG_FINAL | WIRE_FLAG_EOG;
     if (c->n_generated >= c->begin.max_tokens || pos + 1 >= c->assign.n_ctx) f.flags |= WIRE_FLAG_FINAL;
-    uint8_t raw[4] = {(uint8_t)token, (uint8_t)(token >> 8), (uint8_t)(token >> 16), (uint8_t)(token >> 24)};
-    if (c->assign.count > 1) rc = send_next(c, &f, raw, em);
-    if (!rc && wire_link_send(c->control, &f, raw, send_deadline(), em)) rc = err_prefix(em, "the coordinator's link");
-    if (!rc && c->assign.count == 1 && !(f.flags & WIRE_FLAG_FINAL)) {
+    for (int i = 0; i < 4; i++) c->out.token[i] = (uint8_t)((uint32_t)token >> 8 * i);
+    c->out.pending = true;
+    c->out.frame = f;
+    c->out.payload = c->out.token;
+    if (c->assign.count == 1 && !(f.flags & WIRE_FLAG_FINAL)) {
         struct item next = {.kind = ITEM_TOKEN, .generation = c->current, .frame = f, .token = token};
         rc = push(c, &next, NULL, em);
     }
     return rc;
+}
+
+/* Sends the result of the last run. A token goes first to the stage that waits for it, then to the coordinator. */
+static void deliver(struct stage_compute *c) {
+    struct strata_errmsg em;
+    strata_err rc = STRATA_OK;
+    uint64_t start = clock_now_ns();
+    const struct wire_frame *f = &c->out.frame;
+    if (!c->out.pending) return;
+    c->out.pending = false;
+    if (c->assign.count > 1) rc = send_next(c, f, c->out.payload, &em);
+    if (!rc && f->type == WIRE_TOKEN && wire_link_send(c->control, f, c->out.payload, send_deadline(), &em))
+        rc = err_prefix(&em, "the coordinator's link");
+    c->spent.send_ns += clock_now_ns() - start;
+    if (rc) fault(c, f->seq, &em);
 }
 
 static strata_err run(struct stage_compute *c, const struct engine_batch *b, const struct wire_frame *f,
@@ -261,20 +295,19 @@ static strata_err run(struct stage_compute *c, const struct engine_batch *b, con
     const float *out = NULL;
     uint64_t start = clock_now_ns();
     strata_err rc = c->backend.run(c->unit, b, &out, em);
-    uint64_t computed = clock_now_ns();
     if (rc) return rc;
     if (!is_last(c)) {
-        struct wire_frame g = *f;
-        g.type = WIRE_HIDDEN;
-        g.n_rows = b->n_tokens;
-        g.payload = b->n_tokens * c->info.n_embd * 4;
-        rc = send_next(c, &g, out, em);
+        c->out.pending = true;
+        c->out.frame = *f;
+        c->out.frame.type = WIRE_HIDDEN;
+        c->out.frame.n_rows = b->n_tokens;
+        c->out.frame.payload = b->n_tokens * c->info.n_embd * 4;
+        c->out.payload = out;
     } else if (f->flags & WIRE_FLAG_SAMPLE) {
-        rc = emit_token(c, out, b->pos + b->n_tokens, em);
+        rc = pick_token(c, out, b->pos + b->n_tokens, em);
     }
     c->spent.runs++;
-    c->spent.compute_ns += computed - start;
-    c->spent.send_ns += clock_now_ns() - computed;
+    c->spent.compute_ns += clock_now_ns() - start;
     return rc;
 }
 
@@ -390,6 +423,7 @@ static void process(struct stage_compute *c, struct item *it) {
 static void *compute_main(void *arg) {
     struct stage_compute *c = arg;
     struct item it;
+    c->self = pthread_self();
     while (pop(c, &it)) {
         process(c, &it);
         item_deinit(&it);
