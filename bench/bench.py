@@ -148,6 +148,11 @@ def main():
     report(args, results)
 
 
+def ratios(results, name, against):
+    """Of each round, then the median: neighbours in time share the machine's moods."""
+    return [f"{statistics.median(a[i] / b[i] for a, b in zip(results[name], results[against])):.3f}" for i in (0, 1)]
+
+
 def report(args, results):
     median = {name: [statistics.median(r[i] for r in rounds) for i in (0, 1)] for name, rounds in results.items()}
     spread = {name: [(max(r[i] for r in rounds) - min(r[i] for r in rounds)) / median[name][i] for i in (0, 1)]
@@ -166,12 +171,12 @@ def report(args, results):
         against = base.get(name)
         ratio = ["", ""]
         if against in median:
-            # Of each round, then the median: neighbours in time share the machine's moods.
-            ratio = [f"{statistics.median(a[i] / b[i] for a, b in zip(results[name], results[against])):.3f}"
-                     for i in (0, 1)]
+            ratio = ratios(results, name, against)
         cells = [f"{median[name][i]:.1f} ({spread[name][i] * 100:.0f} %)" for i in (0, 1)]
         print(f"{name:30} {cells[0]:>18} {cells[1]:>18} {ratio[0]:>14} {ratio[1]:>13}"
               + (f"   of {against}" if against in median else ""))
+    split = ratios(results, "strata serve, 2 local stages", "strata serve, 1 local stage")
+    print(f"2 local stages against 1, with the same client and coordinator beside them: prefill {split[0]}, decode {split[1]}")
     if "llama-bench" not in median:
         print("llama-bench was not found: set PEER_RUN, or put it on PATH, to see the ratios")
 

@@ -55,6 +55,20 @@ def package_of(model):
     return _made[key]
 
 
+def children(pid):
+    """Processes whose parent is pid. (A list kept by thread would be missing entries when a thread just ended.)"""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as f:
+                parent = f.read().rsplit(")", 1)[1].split()[1]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(parent) == pid:
+            found.append(int(entry))
+    return found
+
+
 class Process:
     """A long-running strata process whose stderr and stdout are read in the background."""
 

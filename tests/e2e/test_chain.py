@@ -44,16 +44,6 @@ def alive(pid):
         return False
 
 
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as f:
-        direct = f.read().split()
-    found = set(direct)
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as f:
-            found.update(f.read().split())
-    return [int(p) for p in found]
-
-
 def wait_gone(pids, limit_s=6):
     deadline = time.time() + limit_s
     while any(alive(p) for p in pids):
@@ -333,7 +323,7 @@ class Local(unittest.TestCase):
     def serve(self, *args):
         process, url = common.serve(self.package, "--threads", "1", "--ctx", "16384", *args, env={"TMPDIR": self.tmp})
         self.addCleanup(process.__exit__)
-        stages = children(process.pid)
+        stages = common.children(process.pid)
         return process, url, stages
 
     def test_stop_while_generating(self):
@@ -384,7 +374,7 @@ class Local(unittest.TestCase):
         else:
             self.fail("did not serve again:\n" + process.text)
         self.assertEqual(text, expected)
-        stages += children(process.pid)
+        stages += common.children(process.pid)
         self.assertEqual(process.stop(), 0)
         self.assertTrue(wait_gone(stages, 0.5))
 
@@ -399,7 +389,7 @@ class Local(unittest.TestCase):
                                  env={"TMPDIR": self.tmp})
         self.addCleanup(process.__exit__)
         deadline = time.time() + 10
-        while not (stages := children(process.pid)) and time.time() < deadline:
+        while not (stages := common.children(process.pid)) and time.time() < deadline:
             time.sleep(0.005)
         self.assertTrue(stages)
         process.stop(signal.SIGINT)

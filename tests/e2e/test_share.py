@@ -8,15 +8,6 @@ import urllib.request
 import common
 
 
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as f:
-        found = [int(p) for p in f.read().split()]
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as f:
-            found += [int(p) for p in f.read().split() if int(p) not in found]
-    return found
-
-
 def mapped(pid, package):
     """Bytes of address space and of resident memory of each package file that a process maps."""
     files, name = {}, None
@@ -52,7 +43,9 @@ class Share(unittest.TestCase):
             self.assertEqual(told["url"], url)
             self.assertEqual([(s["first"], s["end"]) for s in told["stages"]], [(int(a), int(b)) for a, b, _ in rows])
             ranges = {}
-            for pid in children(process.pid):
+            stages = common.children(process.pid)
+            self.assertEqual(len(stages), n_stages)
+            for pid in stages:
                 files = mapped(pid, package)
                 layers = sorted(int(re.search(r"(\d+)\.gguf", f).group(1)) for f in files if f.startswith("layers/"))
                 first, end = layers[0], layers[-1] + 1
