@@ -115,12 +115,17 @@ e2e: all
 test: all test-bins
 	@$(RUN_TESTS) unit e2e asan fuzz lint
 
-SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# The instrumented builds; the runner makes them too, so what they are is said here alone.
+asan-build:
+	@$(MAKE) --no-print-directory B=build-asan OPT="-O1 -g" \
+	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" all test-bins
+fuzz-build:
+	@$(MAKE) --no-print-directory B=build-fuzz CC=clang OPT="-O1 -g" \
+	    SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all" fuzz-bins
+.PHONY: asan-build fuzz-build
+
 asan:
-	@$(MAKE) --no-print-directory B=build-asan OPT="-O1 -g" SAN="$(SAN_FLAGS)" asan-bins
-	@$(PYTHON) tests/run.py --build build-asan unit e2e
-asan-bins: all test-bins
-.PHONY: asan-bins
+	@$(RUN_TESTS) asan
 
 # Fuzz targets: tests/fuzz/fuzz_x.c with the corpus tests/fuzz/corpus/x.
 FUZZ_BINS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -132,8 +137,7 @@ fuzz-bins: $(FUZZ_BINS)
 .PHONY: fuzz-bins
 
 fuzz:
-	@$(MAKE) --no-print-directory B=build-fuzz CC=clang OPT="-O1 -g" SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all" fuzz-bins
-	@$(PYTHON) tests/run.py --build build-fuzz --fuzz-seconds $(FUZZ_SECONDS) fuzz
+	@$(RUN_TESTS) --fuzz-seconds $(FUZZ_SECONDS) fuzz
 
 bench: all
 	@$(PYTHON) bench/bench.py --build $(B)

@@ -118,8 +118,7 @@ def make(total, name, *targets):
 
 
 def asan(total, args):
-    flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-    if make(total, "build with ASan and UBSan", "B=build-asan", "OPT=-O1 -g", "SAN=" + flags, "asan-bins"):
+    if make(total, "build with ASan and UBSan", "asan-build"):
         sub = argparse.Namespace(**{**vars(args), "build": "build-asan"})
         unit(total, sub, " [asan]")
         e2e(total, sub, " [asan]")
@@ -138,20 +137,14 @@ def fuzz_one(args, path):
 
 
 def fuzz(total, args):
-    targets = sorted(p for p in glob.glob(os.path.join(ROOT, args.build, "fuzz", "fuzz_*")) if not p.endswith(".d"))
+    if not make(total, "build of the fuzz targets", "fuzz-build"):
+        return
+    targets = sorted(p for p in glob.glob(os.path.join(ROOT, "build-fuzz", "fuzz", "fuzz_*")) if not p.endswith(".d"))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for name, (status, text, seconds) in pool.map(lambda p: fuzz_one(args, p), targets):
             runs = re.search(r"number_of_executed_units: (\d+)", text)
             note = f" ({int(runs.group(1)):,} executions)" if runs else ""
             total.add("fuzz/" + name + note, int(status == 0), int(status != 0), 0, seconds, text)
-
-
-def fuzz_step(total, args):
-    flags = "-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
-    if args.build != "build-fuzz" and not make(total, "build of the fuzz targets", "B=build-fuzz", "CC=clang",
-                                               "OPT=-O1 -g", "SAN=" + flags, "fuzz-bins"):
-        return
-    fuzz(total, argparse.Namespace(**{**vars(args), "build": "build-fuzz"}))
 
 
 def main():
@@ -171,7 +164,7 @@ def main():
         elif step == "asan":
             asan(total, args)
         elif step == "fuzz":
-            fuzz_step(total, args)
+            fuzz(total, args)
         else:
             make(total, "lint", "lint")
     if total.bad:

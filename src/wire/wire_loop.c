@@ -109,10 +109,6 @@ uv_loop_t *wire_loop_uv(struct wire_loop *loop) {
     return &loop->uv;
 }
 
-bool wire_loop_is_current(const struct wire_loop *loop) {
-    return pthread_equal(pthread_self(), loop->thread);
-}
-
 static void post_locked(struct wire_loop *loop, struct wire_task *task) {
     if (task->queued) return;
     task->queued = true;

@@ -28,7 +28,6 @@ struct wire_task {
 strata_err wire_loop_start(struct wire_loop **out, struct strata_errmsg *em);
 void wire_loop_stop(struct wire_loop *loop);
 uv_loop_t *wire_loop_uv(struct wire_loop *loop);
-bool wire_loop_is_current(const struct wire_loop *loop);
 /* The task must stay alive until it has run, or until wire_loop_stop returns. */
 void wire_loop_post(struct wire_loop *loop, struct wire_task *task);
 void wire_loop_call(struct wire_loop *loop, void (*fn)(void *ctx), void *ctx);
