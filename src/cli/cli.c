@@ -10,34 +10,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-int cli_fail(const char *command, bool json, const struct strata_errmsg *em) {
-    fprintf(stderr, "strata %s: %s\n", command, em->text);
+strata_err cli_print_json(const json_t *root, struct strata_errmsg *em) {
+    if (json_dumpf(root, stdout, JSON_INDENT(2)) != 0 && !ferror(stdout)) return err_nomem(em, "the output");
+    putchar('\n');
+    return STRATA_OK;
+}
+
+int cli_fail(const struct cli *cli, bool json, const struct strata_errmsg *em) {
+    if (cli->skippy)
+        fprintf(stderr, "Error: %s\n", em->text);
+    else
+        fprintf(stderr, "%s %s: %s\n", cli->program, cli->command, em->text);
     if (json) {
         json_t *root = json_pack("{s:{s:s, s:o}}", "error", "code", strata_err_name(em->code), "message",
                                  jsonx_text(em->text, strlen(em->text)));
-        char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-        if (text) puts(text);
-        free(text);
+        if (root) cli_print_json(root, NULL);
         json_decref(root);
     }
     return CLI_FAILED;
 }
 
-int cli_usage(const char *command, const char *fmt, ...) {
+int cli_usage(const struct cli *cli, const char *fmt, ...) {
     va_list ap;
-    fprintf(stderr, "strata %s: ", command);
+    fprintf(stderr, "%s %s: ", cli->program, cli->command);
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
-    fprintf(stderr, "\nTry 'strata %s --help'.\n", command);
+    fprintf(stderr, "\nTry '%s %s --help'.\n", cli->program, cli->command);
     return CLI_USAGE;
 }
 
-int cli_bad_option(const char *command, int opt, char **argv) {
+int cli_bad_option(const struct cli *cli, int opt, char **argv) {
     const char *arg = argv[optind - 1];
-    if (opt == ':') return cli_usage(command, "option '%s' needs a value", arg);
-    if (optopt) return cli_usage(command, "unknown option '-%c'", optopt);
-    return cli_usage(command, "unknown option '%s'", arg);
+    if (opt == ':') return cli_usage(cli, "option '%s' needs a value", arg);
+    if (optopt) return cli_usage(cli, "unknown option '-%c'", optopt);
+    return cli_usage(cli, "unknown option '%s'", arg);
 }
 
 bool cli_parse_u64(const char *text, uint64_t lo, uint64_t hi, uint64_t *out) {
@@ -88,9 +95,9 @@ bool cli_interrupted(void) {
     return interrupted != 0;
 }
 
-int cli_finish(const char *command, int status) {
+int cli_finish(const struct cli *cli, int status) {
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "strata %s: cannot write the output: %s\n", command, strerror(errno));
+        fprintf(stderr, "%s %s: cannot write the output: %s\n", cli->program, cli->command, strerror(errno));
         return CLI_FAILED;
     }
     return status;

@@ -371,7 +371,7 @@ static strata_err print_json(const struct view *v, bool summary, struct strata_e
     return STRATA_OK; /* a failed write is cli_finish's to report */
 }
 
-int cmd_inspect(int argc, char **argv) {
+int cmd_inspect(const struct cli *cli, int argc, char **argv) {
     static const struct option longopts[] = {
         {"summary", no_argument, NULL, 's'}, {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {0}};
     struct view v = {0};
@@ -384,15 +384,15 @@ int cmd_inspect(int argc, char **argv) {
         case 's': summary = true; break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return CLI_OK;
-        default: return cli_bad_option("inspect", c, argv);
+        default: return cli_bad_option(cli, c, argv);
         }
     }
-    if (argc - optind != 1) return cli_usage("inspect", "name one GGUF file or package");
+    if (argc - optind != 1) return cli_usage(cli, "name one GGUF file or package");
     v.path = argv[optind];
     strata_err rc = open_view(&v, &em);
     if (!rc && json) rc = print_json(&v, summary, &em);
     if (!rc && !json) print_text(&v, summary);
-    if (rc) status = cli_fail("inspect", json, &em);
+    if (rc) status = cli_fail(cli, json, &em);
     close_view(&v);
     return status;
 }

@@ -117,7 +117,7 @@ static strata_err run_change(const struct options *o, bool trust, int *status, s
     return rc;
 }
 
-static int dispatch(const struct options *o) {
+static int dispatch(const struct cli *cli, const struct options *o) {
     static const struct {
         const char *name;
         int lo, hi; /* operands */
@@ -126,21 +126,21 @@ static int dispatch(const struct options *o) {
     struct strata_errmsg em;
     strata_err rc = STRATA_OK;
     int status = CLI_OK, a = 0, operands = o->n_args - 1;
-    if (o->n_args == 0) return cli_usage("key", "say what to do: new, show, trust, untrust or list");
+    if (o->n_args == 0) return cli_usage(cli, "say what to do: new, show, trust, untrust or list");
     while (a < N_ACTIONS && strcmp(o->args[0], actions[a].name) != 0) a++;
-    if (a == N_ACTIONS) return cli_usage("key", "unknown action '%s'", o->args[0]);
-    if (operands < actions[a].lo) return cli_usage("key", "'%s' needs a public key", o->args[0]);
-    if (operands > actions[a].hi) return cli_usage("key", "too many arguments for '%s'", o->args[0]);
+    if (a == N_ACTIONS) return cli_usage(cli, "unknown action '%s'", o->args[0]);
+    if (operands < actions[a].lo) return cli_usage(cli, "'%s' needs a public key", o->args[0]);
+    if (operands > actions[a].hi) return cli_usage(cli, "too many arguments for '%s'", o->args[0]);
     switch (a) {
     case NEW: rc = run_new(o, &status, &em); break;
     case SHOW: rc = run_show(o, &status, &em); break;
     case LIST: rc = run_list(o, &status, &em); break;
     default: rc = run_change(o, a == TRUST, &status, &em); break;
     }
-    return rc ? cli_fail("key", o->json, &em) : status;
+    return rc ? cli_fail(cli, o->json, &em) : status;
 }
 
-int cmd_key(int argc, char **argv) {
+int cmd_key(const struct cli *cli, int argc, char **argv) {
     static const struct option longs[] = {{"key-dir", required_argument, NULL, 'k'},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
@@ -152,18 +152,18 @@ int cmd_key(int argc, char **argv) {
     while ((opt = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
         switch (opt) {
         case 'k':
-            if (strlen(optarg) >= sizeof o.dir) return cli_usage("key", "--key-dir is too long");
+            if (strlen(optarg) >= sizeof o.dir) return cli_usage(cli, "--key-dir is too long");
             memcpy(o.dir, optarg, strlen(optarg) + 1);
             break;
         case 'j': o.json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
-        default: return cli_bad_option("key", opt, argv);
+        default: return cli_bad_option(cli, opt, argv);
         }
     }
     for (; optind < argc; optind++) {
-        if (o.n_args == MAX_ARGS) return cli_usage("key", "too many arguments");
+        if (o.n_args == MAX_ARGS) return cli_usage(cli, "too many arguments");
         o.args[o.n_args++] = argv[optind];
     }
-    if (!o.dir[0] && wire_key_default_dir(o.dir, sizeof o.dir, &em)) return cli_fail("key", o.json, &em);
-    return dispatch(&o);
+    if (!o.dir[0] && wire_key_default_dir(o.dir, sizeof o.dir, &em)) return cli_fail(cli, o.json, &em);
+    return dispatch(cli, &o);
 }

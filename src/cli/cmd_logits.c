@@ -187,7 +187,7 @@ static const struct option long_options[] = {
 };
 
 /* Returns -1 to go on, or the exit status. */
-static int parse_options(int argc, char **argv, struct options *o) {
+static int parse_options(const struct cli *cli, int argc, char **argv, struct options *o) {
     int opt;
     opterr = 0;
     optind = 1;
@@ -196,47 +196,47 @@ static int parse_options(int argc, char **argv, struct options *o) {
         case 'o': o->out = optarg; break;
         case OPT_CUT:
             if (o->n_cuts || !parse_cuts(optarg, o))
-                return cli_usage("logits", "--cut takes rising layer numbers from 1 on, such as 10,20");
+                return cli_usage(cli, "--cut takes rising layer numbers from 1 on, such as 10,20");
             break;
         case OPT_KV_TYPE:
             if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-                return cli_usage("logits", "--kv-type is f16 or f32, not '%s'", optarg);
+                return cli_usage(cli, "--kv-type is f16 or f32, not '%s'", optarg);
             o->kv_type = strcmp(optarg, "f16") == 0 ? ENGINE_KV_F16 : ENGINE_KV_F32;
             break;
         case 't':
             if (!cli_parse_u32(optarg, 1, 512, &o->n_threads))
-                return cli_usage("logits", "--threads is a number from 1 to 512, not '%s'", optarg);
+                return cli_usage(cli, "--threads is a number from 1 to 512, not '%s'", optarg);
             break;
         case 'b':
             if (!cli_parse_u32(optarg, 1, 16384, &o->n_batch))
-                return cli_usage("logits", "--batch is a number from 1 to 16384, not '%s'", optarg);
+                return cli_usage(cli, "--batch is a number from 1 to 16384, not '%s'", optarg);
             break;
         case OPT_JSON: o->json = true; break;
         case OPT_VERIFY: o->verify = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
-        default: return cli_bad_option("logits", opt, argv);
+        default: return cli_bad_option(cli, opt, argv);
         }
     }
     return -1;
 }
 
-static int parse(int argc, char **argv, struct options *o) {
-    int status = parse_options(argc, argv, o);
+static int parse(const struct cli *cli, int argc, char **argv, struct options *o) {
+    int status = parse_options(cli, argc, argv, o);
     if (status >= 0) return status;
-    if (argc - optind < 2) return cli_usage("logits", "a model and at least one token id are needed");
-    if (!o->out) return cli_usage("logits", "--out FILE is needed");
+    if (argc - optind < 2) return cli_usage(cli, "a model and at least one token id are needed");
+    if (!o->out) return cli_usage(cli, "--out FILE is needed");
     o->path = argv[optind++];
     o->n_tokens = (uint32_t)(argc - optind);
     o->tokens = malloc(o->n_tokens * sizeof *o->tokens);
     if (!o->tokens) {
         struct strata_errmsg em;
         err_nomem(&em, "the token ids");
-        return cli_fail("logits", o->json, &em);
+        return cli_fail(cli, o->json, &em);
     }
     for (uint32_t i = 0; i < o->n_tokens; i++) {
         uint32_t id;
         if (!cli_parse_u32(argv[optind + (int)i], 0, INT32_MAX, &id))
-            return cli_usage("logits", "'%s' is not a token id", argv[optind + (int)i]);
+            return cli_usage(cli, "'%s' is not a token id", argv[optind + (int)i]);
         o->tokens[i] = (int32_t)id;
     }
     return -1;
@@ -261,16 +261,16 @@ static void report(const struct options *o, const struct chain *c, double second
     printf("]}\n");
 }
 
-int cmd_logits(int argc, char **argv) {
+int cmd_logits(const struct cli *cli, int argc, char **argv) {
     struct options o = {.kv_type = ENGINE_KV_F32};
     struct chain c = {.n = 0};
     struct strata_errmsg em;
     double seconds = 0;
-    int status = parse(argc, argv, &o);
+    int status = parse(cli, argc, argv, &o);
     if (status >= 0) goto out;
     status = CLI_OK;
     if (chain_open(&o, &c, &em) || write_logits(&o, &c, &seconds, &em)) {
-        status = cli_fail("logits", o.json, &em);
+        status = cli_fail(cli, o.json, &em);
     } else {
         report(&o, &c, seconds);
     }

@@ -28,8 +28,8 @@ static void print_text(const struct pkg_check_report *r, bool digests) {
     char size[32];
     for (size_t i = 0; i < r->faults.n; i++) {
         const struct pkg_fault *f = &r->faults.list[i];
-        printf("%s: %s: %s\n    %s\n", pkg_fault_severity(f->code) == PKG_ERROR ? "error" : "warning",
-               pkg_fault_name(f->code), f->message, pkg_fault_remedy(f->code));
+        printf("%s: %s: %s\n    %s\n", pkg_severity_name(pkg_fault_severity(f->code)), pkg_fault_name(f->code),
+               f->message, pkg_fault_remedy(f->code));
     }
     if (r->faults.n_dropped) printf("... and %zu more\n", r->faults.n_dropped);
     progress_bytes(size, sizeof size, r->checked_bytes);
@@ -44,18 +44,16 @@ static strata_err print_json(const struct pkg_check_report *r, struct strata_err
     json_t *root;
     strata_err rc = pkg_check_to_json(r, &root, em);
     if (rc) return rc;
-    /* A failed write is cli_finish's to report. */
-    if (json_dumpf(root, stdout, JSON_INDENT(2)) != 0 && !ferror(stdout)) rc = err_nomem(em, "the output");
-    putchar('\n');
+    rc = cli_print_json(root, em);
     json_decref(root);
     return rc;
 }
 
-static int run(const char *path, const struct pkg_check_options *opt, bool json) {
+static int run(const struct cli *cli, const char *path, const struct pkg_check_options *opt, bool json) {
     struct pkg_check_report report;
     struct strata_errmsg em;
     strata_err rc = pkg_check_run(path, opt, &report, &em);
-    if (rc) return cli_fail("preflight", json, &em);
+    if (rc) return cli_fail(cli, json, &em);
     if (json)
         rc = print_json(&report, &em);
     else
@@ -66,10 +64,10 @@ static int run(const char *path, const struct pkg_check_options *opt, bool json)
         fprintf(stderr, "strata preflight: %s\n", em.text);
     }
     pkg_check_deinit(&report);
-    return rc ? cli_fail("preflight", false, &em) : status;
+    return rc ? cli_fail(cli, false, &em) : status;
 }
 
-int cmd_preflight(int argc, char **argv) {
+int cmd_preflight(const struct cli *cli, int argc, char **argv) {
     static const struct option longopts[] = {{"no-digests", no_argument, NULL, 'n'},
                                              {"json", no_argument, NULL, 'j'},
                                              {"help", no_argument, NULL, 'h'},
@@ -83,10 +81,10 @@ int cmd_preflight(int argc, char **argv) {
         case 'n': opt.skip_digests = true; break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return CLI_OK;
-        default: return cli_bad_option("preflight", c, argv);
+        default: return cli_bad_option(cli, c, argv);
         }
     }
-    if (argc - optind != 1) return cli_usage("preflight", "name one package");
+    if (argc - optind != 1) return cli_usage(cli, "name one package");
     cli_catch_interrupt();
-    return run(argv[optind], &opt, json);
+    return run(cli, argv[optind], &opt, json);
 }

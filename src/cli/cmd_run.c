@@ -414,7 +414,7 @@ static const char *option_name(int opt) {
     return "?";
 }
 
-static int parse(int argc, char **argv, struct options *o) {
+static int parse(const struct cli *cli, int argc, char **argv, struct options *o) {
     int opt, index = 0;
     opterr = 0;
     optind = 1;
@@ -431,28 +431,28 @@ static int parse(int argc, char **argv, struct options *o) {
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
             if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-                return cli_usage("run", "--kv-type is f16 or f32, not '%s'", optarg);
+                return cli_usage(cli, "--kv-type is f16 or f32, not '%s'", optarg);
             o->kv_type = strcmp(optarg, "f32") == 0 ? ENGINE_KV_F32 : ENGINE_KV_F16;
             break;
         case '?':
-        case ':': return cli_bad_option("run", opt, argv);
+        case ':': return cli_bad_option(cli, opt, argv);
         default:
             if (!number_option(opt, optarg, o))
-                return cli_usage("run", "'%s' is not a value that --%s can have", optarg, option_name(opt));
+                return cli_usage(cli, "'%s' is not a value that --%s can have", optarg, option_name(opt));
         }
     }
-    if (argc - optind != 1) return cli_usage("run", "one model or package is needed");
-    if (o->prompt && o->file) return cli_usage("run", "-p and -f exclude each other");
-    if (o->ids && (o->chat || o->special)) return cli_usage("run", "--ids excludes --chat and --special");
+    if (argc - optind != 1) return cli_usage(cli, "one model or package is needed");
+    if (o->prompt && o->file) return cli_usage(cli, "-p and -f exclude each other");
+    if (o->ids && (o->chat || o->special)) return cli_usage(cli, "--ids excludes --chat and --special");
     o->path = argv[optind];
     return -1;
 }
 
-int cmd_run(int argc, char **argv) {
+int cmd_run(const struct cli *cli, int argc, char **argv) {
     struct run r = {.o = {.sampling = sampler_defaults(), .n_predict = 128}, .fig = {.finish = ""}};
     struct strata_errmsg em;
     r.o.sampling.repeat_last_n = 64;
-    int status = parse(argc, argv, &r.o);
+    int status = parse(cli, argc, argv, &r.o);
     if (status >= 0) return status;
     status = CLI_OK;
     buf_init(&r.prompt, MAX_PROMPT_BYTES);
@@ -467,7 +467,7 @@ int cmd_run(int argc, char **argv) {
         if (!rc && !r.o.json) report(&r);
         detok_deinit(&r.detok);
     }
-    if (rc) status = cli_fail("run", r.o.json, &em);
+    if (rc) status = cli_fail(cli, r.o.json, &em);
     sampler_free(r.sampler);
     engine_free(r.engine);
     vocab_free(r.vocab);

@@ -299,7 +299,7 @@ static void stop_all(struct server *s) {
 }
 
 /* Threads started while the signals are blocked leave them to this one, which lets them in while it waits. */
-static int serve(struct server *s) {
+static int serve(const struct cli *cli, struct server *s) {
     struct strata_errmsg em;
     sigset_t ours, before;
     buf_init(&s->bos, 4096);
@@ -324,7 +324,7 @@ static int serve(struct server *s) {
     if (!rc) fprintf(stderr, "stopping\n");
     stop_all(s);
     if (rc && cli_interrupted()) return CLI_OK;
-    return rc ? cli_fail("serve", s->o.json, &em) : CLI_OK;
+    return rc ? cli_fail(cli, s->o.json, &em) : CLI_OK;
 }
 
 /* ---- options ---- */
@@ -345,56 +345,55 @@ static const struct option longs[] = {
     {NULL, 0, NULL, 0},
 };
 
-static int number(const char *name, const char *text, uint32_t lo, uint32_t hi, uint32_t *out) {
+static int number(const struct cli *cli, const char *name, const char *text, uint32_t lo, uint32_t hi, uint32_t *out) {
     if (cli_parse_u32(text, lo, hi, out)) return CLI_OK;
-    return cli_usage("serve", "%s must be from %u to %u, not '%s'", name, lo, hi, text);
+    return cli_usage(cli, "%s must be from %u to %u, not '%s'", name, lo, hi, text);
 }
 
-static int address(const char *text, bool allow_zero, struct wire_addr *out) {
+static int address(const struct cli *cli, const char *text, bool allow_zero, struct wire_addr *out) {
     struct strata_errmsg em;
-    return wire_addr_parse(text, allow_zero, out, &em) ? cli_usage("serve", "%s", em.text) : CLI_OK;
+    return wire_addr_parse(text, allow_zero, out, &em) ? cli_usage(cli, "%s", em.text) : CLI_OK;
 }
 
-static int take_option(struct options *o, int opt) {
+static int take_option(const struct cli *cli, struct options *o, int opt) {
     switch (opt) {
     case 's':
-        if (o->n_stages == WIRE_MSG_STAGES) return cli_usage("serve", "more than %d stages", WIRE_MSG_STAGES);
-        return address(optarg, false, &o->stages[o->n_stages++]);
-    case 'L': return number("--local-stages", optarg, 1, WIRE_MSG_STAGES, &o->n_local);
+        if (o->n_stages == WIRE_MSG_STAGES) return cli_usage(cli, "more than %d stages", WIRE_MSG_STAGES);
+        return address(cli, optarg, false, &o->stages[o->n_stages++]);
+    case 'L': return number(cli, "--local-stages", optarg, 1, WIRE_MSG_STAGES, &o->n_local);
     case 'k': o->key_dir = optarg; return CLI_OK;
-    case 'c': return number("--ctx", optarg, 2, 1u << 24, &o->n_ctx);
-    case 'b': return number("--batch", optarg, 1, 16384, &o->n_batch);
-    case 't': return number("--threads", optarg, 1, 512, &o->n_threads);
-    case 'l': return address(optarg, true, &o->listen);
+    case 'c': return number(cli, "--ctx", optarg, 2, 1u << 24, &o->n_ctx);
+    case 'b': return number(cli, "--batch", optarg, 1, 16384, &o->n_batch);
+    case 't': return number(cli, "--threads", optarg, 1, 512, &o->n_threads);
+    case 'l': return address(cli, optarg, true, &o->listen);
     case 'a': o->api_key_file = optarg; return CLI_OK;
     case 'm': o->model_name = optarg; return CLI_OK;
     case 'j': o->json = true; return CLI_OK;
     default: break;
     }
     if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-        return cli_usage("serve", "--kv-type must be f16 or f32, not '%s'", optarg);
+        return cli_usage(cli, "--kv-type must be f16 or f32, not '%s'", optarg);
     o->kv_f32 = strcmp(optarg, "f32") == 0;
     return CLI_OK;
 }
 
-static int check_options(const struct options *o) {
-    if (!o->package) return cli_usage("serve", "the package is missing");
-    if (o->n_stages && o->n_local) return cli_usage("serve", "give either --stage or --local-stages, not both");
-    if (o->n_stages && o->n_threads)
-        return cli_usage("serve", "--threads is for local stages; give it to 'strata stage'");
+static int check_options(const struct cli *cli, const struct options *o) {
+    if (!o->package) return cli_usage(cli, "the package is missing");
+    if (o->n_stages && o->n_local) return cli_usage(cli, "give either --stage or --local-stages, not both");
+    if (o->n_stages && o->n_threads) return cli_usage(cli, "--threads is for local stages; give it to 'strata stage'");
     for (uint32_t i = 0; i < o->n_stages; i++)
         for (uint32_t j = 0; j < i; j++)
             if (o->stages[i].port == o->stages[j].port && strcmp(o->stages[i].host, o->stages[j].host) == 0)
-                return cli_usage("serve", "stage %s:%u is given twice", o->stages[i].host, o->stages[i].port);
+                return cli_usage(cli, "stage %s:%u is given twice", o->stages[i].host, o->stages[i].port);
     if (!wire_addr_is_loopback(&o->listen) && !o->api_key_file)
-        return cli_usage("serve",
+        return cli_usage(cli,
                          "--listen %s:%u can be reached from other machines: give --api-key-file, so that not "
                          "everyone may ask",
                          o->listen.host, o->listen.port);
     return CLI_OK;
 }
 
-int cmd_serve(int argc, char **argv) {
+int cmd_serve(const struct cli *cli, int argc, char **argv) {
     struct server s = {.o = {.n_batch = DEFAULT_BATCH, .listen = {.host = "127.0.0.1", .port = 8080}},
                        .log = {.out = stderr, .level = log_level_from_env(LOG_LEVEL_INFO), .component = "serve"}};
     int opt;
@@ -404,14 +403,14 @@ int cmd_serve(int argc, char **argv) {
             fputs(usage, stdout);
             return CLI_OK;
         }
-        if (opt == '?' || opt == ':') return cli_bad_option("serve", opt, argv);
-        int status = take_option(&s.o, opt);
+        if (opt == '?' || opt == ':') return cli_bad_option(cli, opt, argv);
+        int status = take_option(cli, &s.o, opt);
         if (status) return status;
     }
     if (optind < argc) s.o.package = argv[optind++];
-    if (optind < argc) return cli_usage("serve", "unexpected argument '%s'", argv[optind]);
-    int status = check_options(&s.o);
+    if (optind < argc) return cli_usage(cli, "unexpected argument '%s'", argv[optind]);
+    int status = check_options(cli, &s.o);
     if (status) return status;
     s.n_stages = s.o.n_stages ? s.o.n_stages : s.o.n_local ? s.o.n_local : 1;
-    return serve(&s);
+    return serve(cli, &s);
 }

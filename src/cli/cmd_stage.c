@@ -93,7 +93,7 @@ static strata_err load_identity(const struct options *o, char *dir, size_t cap, 
     return rc;
 }
 
-static int run(const struct options *o) {
+static int run(const struct cli *cli, const struct options *o) {
     char dir[PATH_MAX_LEN];
     struct strata_errmsg em;
     struct log log = {.out = stderr, .level = log_level_from_env(LOG_LEVEL_INFO), .component = "stage"};
@@ -129,10 +129,10 @@ out:
     stage_engine_free(engine);
     wire_trust_deinit(&trust);
     wire_key_free(key);
-    return rc ? cli_fail("stage", o->json, &em) : CLI_OK;
+    return rc ? cli_fail(cli, o->json, &em) : CLI_OK;
 }
 
-int cmd_stage(int argc, char **argv) {
+int cmd_stage(const struct cli *cli, int argc, char **argv) {
     static const struct option longs[] = {
         {"package", required_argument, NULL, 'p'}, {"listen", required_argument, NULL, 'l'},
         {"threads", required_argument, NULL, 't'}, {"key-dir", required_argument, NULL, 'k'},
@@ -147,17 +147,17 @@ int cmd_stage(int argc, char **argv) {
         case 'l': o.listen = optarg; break;
         case 't':
             if (!cli_parse_u32(optarg, 1, 512, &o.n_threads))
-                return cli_usage("stage", "--threads must be from 1 to 512, not '%s'", optarg);
+                return cli_usage(cli, "--threads must be from 1 to 512, not '%s'", optarg);
             break;
         case 'k': o.key_dir = optarg; break;
         case 'j': o.json = true; break;
         case 'x': o.exit_with_stdin = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
-        default: return cli_bad_option("stage", opt, argv);
+        default: return cli_bad_option(cli, opt, argv);
         }
     }
-    if (optind < argc) return cli_usage("stage", "unexpected argument '%s'", argv[optind]);
-    if (!o.package) return cli_usage("stage", "--package is missing");
-    if (!o.listen) return cli_usage("stage", "--listen is missing");
-    return run(&o);
+    if (optind < argc) return cli_usage(cli, "unexpected argument '%s'", argv[optind]);
+    if (!o.package) return cli_usage(cli, "--package is missing");
+    if (!o.listen) return cli_usage(cli, "--listen is missing");
+    return run(cli, &o);
 }

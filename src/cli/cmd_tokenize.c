@@ -89,7 +89,7 @@ static strata_err run(const struct options *opt, struct strata_errmsg *em) {
     return rc;
 }
 
-int cmd_tokenize(int argc, char **argv) {
+int cmd_tokenize(const struct cli *cli, int argc, char **argv) {
     static const struct option longopts[] = {{"no-specials", no_argument, NULL, 'n'},
                                              {"json", no_argument, NULL, 'j'},
                                              {"help", no_argument, NULL, 'h'},
@@ -101,16 +101,16 @@ int cmd_tokenize(int argc, char **argv) {
         switch (c) {
         case 'n': opt.flags = 0; break;
         case 'j': opt.json = true; break;
-        case 'h': fputs(usage, stdout); return cli_finish("tokenize", CLI_OK);
-        default: return cli_bad_option("tokenize", c, argv);
+        case 'h': fputs(usage, stdout); return cli_finish(cli, CLI_OK);
+        default: return cli_bad_option(cli, c, argv);
         }
     }
     if (argc - optind != 1) {
-        return cli_usage("tokenize", argc == optind ? "which model? name a GGUF file or a package"
-                                                    : "one model is enough; the text comes on stdin");
+        return cli_usage(cli, argc == optind ? "which model? name a GGUF file or a package"
+                                             : "one model is enough; the text comes on stdin");
     }
     opt.model = argv[optind];
     struct strata_errmsg em;
-    if (run(&opt, &em) != STRATA_OK) return cli_fail("tokenize", opt.json, &em);
-    return cli_finish("tokenize", CLI_OK);
+    if (run(&opt, &em) != STRATA_OK) return cli_fail(cli, opt.json, &em);
+    return cli_finish(cli, CLI_OK);
 }

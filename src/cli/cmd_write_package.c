@@ -45,33 +45,26 @@ static void print_summary(const struct pkg_write_result *res, const char *dir, d
     printf("manifest sha256 %s\n", res->manifest_sha256);
 }
 
-static strata_err print_manifest(const json_t *manifest, struct strata_errmsg *em) {
-    /* A failed write is cli_finish's to report. */
-    if (json_dumpf(manifest, stdout, JSON_INDENT(2)) != 0 && !ferror(stdout)) return err_nomem(em, "the output");
-    putchar('\n');
-    return STRATA_OK;
-}
-
-static int run(const char *source, const struct pkg_write_options *opt, bool json) {
+static int run(const struct cli *cli, const char *source, const struct pkg_write_options *opt, bool json) {
     struct pkg_write_result res;
     struct strata_errmsg em;
     uint64_t start = clock_now_ns();
     strata_err rc = pkg_write(source, opt, &res, &em);
-    if (rc) return cli_fail("write-package", json, &em);
+    if (rc) return cli_fail(cli, json, &em);
     if (res.identity.derived)
         fprintf(stderr,
                 "strata write-package: note: no --model-id was given, so the package calls itself '%s'%s; give "
                 "--model-id and --source-revision before you publish it\n",
                 res.identity.model_id, res.identity.revision[0] ? "" : " and names no source revision");
     if (json)
-        rc = print_manifest(res.manifest, &em);
+        rc = cli_print_json(res.manifest, &em);
     else
         print_summary(&res, opt->out_dir, clock_since_s(start));
     json_decref(res.manifest);
-    return rc ? cli_fail("write-package", false, &em) : CLI_OK;
+    return rc ? cli_fail(cli, false, &em) : CLI_OK;
 }
 
-int cmd_write_package(int argc, char **argv) {
+int cmd_write_package(const struct cli *cli, int argc, char **argv) {
     static const struct option longopts[] = {{"out-dir", required_argument, NULL, 'o'},
                                              {"model-id", required_argument, NULL, 'm'},
                                              {"source-repo", required_argument, NULL, 'r'},
@@ -93,12 +86,11 @@ int cmd_write_package(int argc, char **argv) {
         case 'f': opt.identity.source_file = optarg; break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return CLI_OK;
-        default: return cli_bad_option("write-package", c, argv);
+        default: return cli_bad_option(cli, c, argv);
         }
     }
-    if (argc - optind != 1) return cli_usage("write-package", "name one GGUF file");
-    if (!opt.out_dir || !*opt.out_dir)
-        return cli_usage("write-package", "--out-dir DIR is needed: the folder to write");
+    if (argc - optind != 1) return cli_usage(cli, "name one GGUF file");
+    if (!opt.out_dir || !*opt.out_dir) return cli_usage(cli, "--out-dir DIR is needed: the folder to write");
     cli_catch_interrupt();
-    return run(argv[optind], &opt, json);
+    return run(cli, argv[optind], &opt, json);
 }

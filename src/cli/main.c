@@ -8,7 +8,7 @@
 
 struct command {
     const char *name;
-    int (*run)(int argc, char **argv);
+    int (*run)(const struct cli *cli, int argc, char **argv);
     const char *help;
     bool computes; /* runs ggml in this process */
 };
@@ -45,19 +45,20 @@ int main(int argc, char **argv) {
         return CLI_USAGE;
     }
     const char *name = argv[1];
+    const struct cli cli = {.program = "strata", .command = name};
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         help(stdout);
-        return cli_finish("help", CLI_OK);
+        return cli_finish(&cli, CLI_OK);
     }
     if (strcmp(name, "--version") == 0) {
         puts("strata " STRATA_VERSION);
-        return cli_finish("version", CLI_OK);
+        return cli_finish(&cli, CLI_OK);
     }
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0) {
             if (commands[i].computes) model_backend_tune_process(argv);
-            int status = commands[i].run(argc - 1, argv + 1);
-            return cli_finish(name, status);
+            int status = commands[i].run(&cli, argc - 1, argv + 1);
+            return cli_finish(&cli, status);
         }
     fprintf(stderr, "strata: unknown command '%s'. 'strata --help' lists the commands.\n", name);
     return CLI_USAGE;

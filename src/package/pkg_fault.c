@@ -9,6 +9,7 @@ enum { MAX_FAULTS = 2000 };
 
 static const char rewrite[] = "write the package again with 'strata write-package'";
 static const char restore[] = "fetch or copy this file again from where the package was published";
+static const char gen[] = "correct the generation block of model-package.json, or leave it out";
 static const char fix[] = "correct this field of model-package.json, or write the package again";
 
 static const struct {
@@ -70,6 +71,145 @@ static const struct {
     [PKG_FAULT_LAYER_COUNT_MISMATCH] = {"layer_count_mismatch",
                                         "compare with the source model: the metadata and the layers disagree",
                                         PKG_WARNING, STRATA_EFORMAT},
+    [PKG_FAULT_UNKNOWN_KEY] = {"unknown_manifest_key",
+                               "nothing, if another program wrote it on purpose: Strata leaves it alone", PKG_NOTE,
+                               STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_SOURCE_IDENTITY] =
+        {"missing_source_identity",
+         "write the package again with --model-id, --source-revision and --source-file before publishing it", PKG_NOTE,
+         STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_SOURCE_DIGEST] =
+        {"missing_source_digest",
+         "write the package again: every source file should be named with its size and SHA-256", PKG_NOTE,
+         STRATA_EFORMAT},
+    [PKG_FAULT_ARTIFACT_PATH_CASE_CLASH] = {"artifact_path_case_clash", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_ARTIFACT_OUTSIDE_PACKAGE] =
+        {"artifact_outside_package",
+         "do not use this package unless you trust it: a link in it leads out of its folder", PKG_ERROR,
+         STRATA_EFORMAT},
+    [PKG_FAULT_SPLIT_NAMED_ARTIFACT] =
+        {"split_named_artifact", "rename the file: other programs would look for the other parts of a split model",
+         PKG_WARNING, STRATA_EFORMAT},
+    [PKG_FAULT_STRAY_FILE] = {"stray_file",
+                              "remove it, or leave it if you know what it is: nothing in the package uses it",
+                              PKG_WARNING, STRATA_EFORMAT},
+    [PKG_FAULT_ARTIFACT_SHA256_UNREADABLE] = {"artifact_sha256_unreadable", "check the permissions and the disk",
+                                              PKG_ERROR, STRATA_EIO},
+    [PKG_FAULT_MISSING_SLICE_KEYS] = {"missing_slice_keys", rewrite, PKG_WARNING, STRATA_EFORMAT},
+    [PKG_FAULT_SLICE_KEYS_MISMATCH] = {"slice_keys_mismatch", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_DUPLICATE_TENSOR] = {"duplicate_tensor", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_REPLICA_MISMATCH] = {"replica_mismatch", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_ARCHITECTURE_MISMATCH] = {"architecture_mismatch", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_STAGE_COUNT] = {"invalid_stage_count", "give a number of stages of at least 1", PKG_ERROR,
+                                       STRATA_EINVAL},
+    [PKG_FAULT_STAGE_COUNT_EXCEEDS_LAYER_COUNT] = {"stage_count_exceeds_layer_count",
+                                                   "give at most as many stages as the model has layers", PKG_ERROR,
+                                                   STRATA_EINVAL},
+    [PKG_FAULT_INVALID_GENERATION_FIELD] = {"invalid_generation_field", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNKNOWN_GENERATION_KEY] = {"unknown_generation_key",
+                                          "nothing, if a reader you publish for knows this key; else remove it",
+                                          PKG_NOTE, STRATA_EFORMAT},
+    [PKG_FAULT_UNSUPPORTED_GENERATION_POLICY] =
+        {"unsupported_generation_policy", "use a value that the standard names; others are treated as not supported",
+         PKG_WARNING, STRATA_EUNSUPPORTED},
+    [PKG_FAULT_EMPTY_GENERATION_POLICY_FIELD] = {"empty_generation_policy_field", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_GENERATION_THRESHOLD_ZERO] = {"invalid_generation_threshold_zero", gen, PKG_ERROR,
+                                                     STRATA_EFORMAT},
+    [PKG_FAULT_EMPTY_SPECULATIVE_DEFAULT] = {"empty_speculative_default", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_SPECULATIVE_DEFAULT_STRATEGY] = {"missing_speculative_default_strategy", gen, PKG_ERROR,
+                                                        STRATA_EFORMAT},
+    [PKG_FAULT_EMPTY_SPECULATIVE_PROPOSER_NAME] = {"empty_speculative_proposer_name", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNSUPPORTED_SPECULATIVE_PROPOSER_TYPE] = {"unsupported_speculative_proposer_type", gen, PKG_ERROR,
+                                                         STRATA_EUNSUPPORTED},
+    [PKG_FAULT_EMPTY_SPECULATIVE_STRATEGY_NAME] = {"empty_speculative_strategy_name", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_EMPTY_SPECULATIVE_STRATEGY_TYPE] = {"empty_speculative_strategy_type", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNSUPPORTED_SPECULATIVE_STRATEGY_TYPE] = {"unsupported_speculative_strategy_type", gen, PKG_ERROR,
+                                                         STRATA_EUNSUPPORTED},
+    [PKG_FAULT_UNUSED_SPECULATIVE_STRATEGY_TYPE] =
+        {"unused_speculative_strategy_type",
+         "nothing: readers ignore a strategy of a type that they do not know unless it is the default", PKG_NOTE,
+         STRATA_EUNSUPPORTED},
+    [PKG_FAULT_MISSING_SPECULATIVE_PROPOSER] = {"missing_speculative_proposer", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_NATIVE_MTP_STRATEGY_PROPOSER_TYPE_MISMATCH] = {"native_mtp_strategy_proposer_type_mismatch", gen,
+                                                              PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_NGRAM_STRATEGY_PROPOSER] = {"missing_ngram_strategy_proposer", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_NGRAM_STRATEGY_PROPOSER_TYPE_MISMATCH] = {"ngram_strategy_proposer_type_mismatch", gen, PKG_ERROR,
+                                                         STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_COMPOSITE_EXTENSION_POLICY] = {"missing_composite_extension_policy", gen, PKG_ERROR,
+                                                      STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_COMPOSITE_PRIMARY] = {"missing_composite_primary", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_COMPOSITE_EXTENDER] = {"missing_composite_extender", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_COMPOSITE_PRIMARY_TYPE] = {"invalid_composite_primary_type", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_COMPOSITE_EXTENDER_TYPE] = {"invalid_composite_extender_type", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNSUPPORTED_NATIVE_MTP_PREDICTION_DEPTH] = {"unsupported_native_mtp_prediction_depth",
+                                                           "set prediction_depth to 1", PKG_ERROR, STRATA_EUNSUPPORTED},
+    [PKG_FAULT_MISSING_NATIVE_MTP_LAYERS] = {"missing_native_mtp_layers",
+                                             "list in layer_indices the layers that hold the NextN tensors", PKG_ERROR,
+                                             STRATA_EFORMAT},
+    [PKG_FAULT_NATIVE_MTP_LAYER_OUT_OF_RANGE] = {"native_mtp_layer_out_of_range",
+                                                 "list in layer_indices the layers that hold the NextN tensors",
+                                                 PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_NATIVE_MTP_LAYER_WITHOUT_TENSORS] = {"native_mtp_layer_without_tensors",
+                                                    "list in layer_indices the layers that hold the NextN tensors",
+                                                    PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_NGRAM_PROPOSER_WINDOW] = {"invalid_ngram_proposer_window", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_NGRAM_PROPOSER_MAX_TOKENS] = {"invalid_ngram_proposer_max_tokens", gen, PKG_ERROR,
+                                                     STRATA_EFORMAT},
+    [PKG_FAULT_UNSUPPORTED_NGRAM_CACHE_MAX_WINDOW] = {"unsupported_ngram_cache_max_window",
+                                                      "set ngram_max to at most 4", PKG_ERROR, STRATA_EUNSUPPORTED},
+    [PKG_FAULT_INVALID_NGRAM_CACHE_HISTORY_SCOPE] = {"invalid_ngram_cache_history_scope",
+                                                     "set history_scope to \"request\"", PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNSUPPORTED_NGRAM_SUFFIX_WINDOW] = {"unsupported_ngram_suffix_window",
+                                                   "keep 3 <= ngram_min <= ngram_max <= 64", PKG_ERROR,
+                                                   STRATA_EUNSUPPORTED},
+    [PKG_FAULT_INVALID_NGRAM_SUFFIX_HISTORY_SCOPE] = {"invalid_ngram_suffix_history_scope",
+                                                      "set history_scope to \"request\"", PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_EXTENSION_POLICY_TOKENS] = {"invalid_extension_policy_tokens", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_EMPTY_WINDOW_POLICY_DEFAULT] = {"empty_window_policy_default", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_WINDOW_POLICY_ZERO] = {"invalid_window_policy_zero", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_WINDOW_POLICY_BOUNDS] = {"invalid_window_policy_bounds", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_WINDOW_POLICY_INITIAL] = {"invalid_window_policy_initial", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_GLM_DSA_CONTRACT] =
+        {"glm_dsa_contract",
+         "'strata validate-glm-dsa-contract' lists what is missing; do not advertise glm-dsa-v1 without it", PKG_ERROR,
+         STRATA_EFORMAT},
+    [PKG_FAULT_UNKNOWN_FIELD] = {"unknown_field",
+                                 "remove the field: schema version 2 allows none that it does not define", PKG_ERROR,
+                                 STRATA_EFORMAT},
+    [PKG_FAULT_MISSING_VALUE] = {"missing_value", fix, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_DIGEST] = {"invalid_digest", fix, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_IDENTIFIER] = {"invalid_identifier", fix, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_PATH] = {"invalid_path",
+                                "do not use this package unless you trust it: paths must stay inside it", PKG_ERROR,
+                                STRATA_EFORMAT},
+    [PKG_FAULT_UNKNOWN_SOURCE_FILE] = {"unknown_source_file", fix, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_METADATA_ARTIFACT] = {"invalid_metadata_artifact", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_SOURCE_IDENTITY_MISMATCH] = {"source_identity_mismatch", fix, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_DUPLICATE_ARTIFACT] = {"duplicate_artifact", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_DUPLICATE_SIDECAR] = {"duplicate_sidecar", fix, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_LAYER_OUT_OF_BOUNDS] = {"layer_out_of_bounds", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNKNOWN_ARTIFACT] = {"unknown_artifact", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_ALIGNMENT] = {"invalid_alignment", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_MISALIGNED_OFFSET] = {"misaligned_offset", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_STORAGE_OUT_OF_BOUNDS] = {"storage_out_of_bounds", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_STORED_LENGTH] = {"invalid_stored_length", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_OVERLAPPING_STORAGE] = {"overlapping_storage", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_PACKAGE_IDENTITY_MISMATCH] =
+        {"package_identity_mismatch",
+         "compare package_id with what the publisher states; the digests of the files still bind", PKG_WARNING,
+         STRATA_EDIGEST},
+    [PKG_FAULT_UNKNOWN_STRATEGY] = {"unknown_strategy", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNKNOWN_PROPOSER] = {"unknown_proposer", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_INVALID_GENERATION_VALUE] = {"invalid_generation_value", gen, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_UNSIGNED] = {"unsigned",
+                            "nothing, unless you require a signature: ask the publisher for one (strata sign)",
+                            PKG_NOTE, STRATA_EAUTH},
+    [PKG_FAULT_BAD_SIGNATURE] = {"bad_signature",
+                                 "do not use this package: fetch it again, and check the publisher's public key",
+                                 PKG_ERROR, STRATA_EAUTH},
+    [PKG_FAULT_UNTRUSTED_SIGNATURE] = {"untrusted_signature",
+                                       "compare the signing key with the one the publisher states", PKG_ERROR,
+                                       STRATA_EAUTH},
 };
 
 const char *pkg_fault_name(enum pkg_fault_code code) {
@@ -82,6 +222,11 @@ const char *pkg_fault_remedy(enum pkg_fault_code code) {
 
 enum pkg_severity pkg_fault_severity(enum pkg_fault_code code) {
     return codes[code].severity;
+}
+
+const char *pkg_severity_name(enum pkg_severity s) {
+    static const char *const names[] = {"note", "warning", "error"};
+    return names[s];
 }
 
 void pkg_faults_init(struct pkg_faults *f) {
@@ -150,10 +295,9 @@ strata_err pkg_faults_to_json(const struct pkg_faults *f, json_t **out, struct s
     for (size_t i = 0; i < f->n && !rc; i++) {
         const struct pkg_fault *x = &f->list[i];
         json_t *path = x->path ? jsonx_text(x->path, strlen(x->path)) : NULL;
-        json_t *o = json_pack("{s:s, s:s, s:o, s:o*, s:s}", "severity",
-                              codes[x->code].severity == PKG_ERROR ? "error" : "warning", "code", codes[x->code].name,
-                              "message", jsonx_text(x->message, strlen(x->message)), "path", path, "remediation",
-                              codes[x->code].remedy);
+        json_t *o = json_pack("{s:s, s:s, s:o, s:o*, s:s}", "severity", pkg_severity_name(codes[x->code].severity),
+                              "code", codes[x->code].name, "message", jsonx_text(x->message, strlen(x->message)),
+                              "path", path, "remediation", codes[x->code].remedy);
         if (!o || json_array_append_new(list, o) != 0) rc = err_nomem(em, "the list of faults");
     }
     if (rc) {
