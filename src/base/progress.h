@@ -1,12 +1,13 @@
 /*
  * Progress of long work on stderr: a bar that redraws itself on a terminal, a plain line every few seconds elsewhere.
  *
- * Life cycle: progress_begin, progress_add from one thread, progress_end. Nothing is drawn for work that ends within
- * a fifth of a second.
+ * Life cycle: progress_begin, progress_add from any thread, progress_end when no other thread adds any more. Nothing is
+ * drawn for work that ends within a fifth of a second.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,11 +16,11 @@ struct progress {
     FILE *out; /* NULL: draw nothing */
     const char *label;
     uint64_t total; /* bytes, 0 when not known */
-    uint64_t done;
+    _Atomic uint64_t done;
+    atomic_flag drawing; /* held by the thread that draws; the others go on */
     uint64_t start_ns;
-    uint64_t drawn_ns;
+    _Atomic uint64_t drawn_ns; /* 0: nothing yet */
     bool tty;
-    bool drawn;
 };
 
 void progress_begin(struct progress *p, FILE *out, const char *label, uint64_t total);

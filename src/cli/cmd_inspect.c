@@ -54,16 +54,15 @@ struct view {
 
 static strata_err open_package(struct view *v, const char *dir, struct strata_errmsg *em) {
     struct pkg_faults faults;
-    size_t n = PKG_SHARED_COUNT; /* always there */
     strata_err rc = pkg_manifest_load(dir, &v->manifest, em);
     if (rc) return rc;
-    while (pkg_manifest_artifact(v->manifest, n)) n++;
+    size_t n = v->manifest->n_artifacts;
     v->parts = calloc(n, sizeof *v->parts);
     v->files = calloc(n, sizeof *v->files);
     if (!v->parts || !v->files) return err_nomem(em, "a package");
     pkg_faults_init(&faults);
     for (size_t i = 0; i < n && !rc; i++) {
-        const struct pkg_artifact *a = pkg_manifest_artifact(v->manifest, i);
+        const struct pkg_artifact *a = &v->manifest->artifacts[i];
         rc = pkg_part_open(dir, a, false, NULL, &faults, &v->parts[i], em);
         v->n_files = i + 1;
         if (!rc) rc = pkg_faults_first(&faults, dir, em);
@@ -104,7 +103,7 @@ static void close_view(struct view *v) {
 
 /* Whether the tensor is a copy of one that an earlier file of the package showed already. */
 static bool is_replica(const struct view *v, size_t file, const char *name) {
-    return v->manifest && file > 0 && v->manifest->shared[PKG_ROLE_METADATA].tensor_count > 0 &&
+    return v->manifest && file > 0 && v->manifest->artifacts[PKG_ROLE_METADATA].tensor_count > 0 &&
            gguf_reader_find_tensor(v->files[0].reader, name) != NULL;
 }
 

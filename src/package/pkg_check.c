@@ -32,7 +32,7 @@ out:
 
 /* What the metadata part says about the whole model, beside what the manifest says. */
 static void compare_metadata(struct pkg_check_report *r, const struct gguf_reader *meta) {
-    const char *path = r->manifest->shared[PKG_ROLE_METADATA].path;
+    const char *path = r->manifest->artifacts[PKG_ROLE_METADATA].path;
     struct gguf_str arch;
     struct strata_errmsg em;
     char key[128];
@@ -69,8 +69,8 @@ static strata_err check_item(struct pkg_check_report *r, const struct pkg_check_
 static strata_err check_items(struct pkg_check_report *r, const struct pkg_check_options *opt,
                               struct strata_errmsg *em) {
     uint64_t total = 0;
-    while (pkg_manifest_artifact(r->manifest, r->n_items)) {
-        uint64_t bytes = pkg_manifest_artifact(r->manifest, r->n_items++)->artifact_bytes;
+    while (r->n_items < r->manifest->n_artifacts) {
+        uint64_t bytes = r->manifest->artifacts[r->n_items++].artifact_bytes;
         total = bytes < UINT64_MAX - total ? total + bytes : UINT64_MAX; /* for the bar only */
     }
     r->items = calloc(r->n_items, sizeof *r->items);
@@ -79,7 +79,7 @@ static strata_err check_items(struct pkg_check_report *r, const struct pkg_check
     progress_begin(&progress, opt->skip_digests ? NULL : opt->progress, "verifying", total);
     strata_err rc = STRATA_OK;
     for (size_t i = 0; i < r->n_items && !rc; i++) {
-        r->items[i].artifact = pkg_manifest_artifact(r->manifest, i);
+        r->items[i].artifact = &r->manifest->artifacts[i];
         if (opt->cancelled && opt->cancelled())
             rc = err_set(em, STRATA_ECANCELLED, "interrupted");
         else

@@ -254,7 +254,8 @@ static bool reserve(struct pkg_faults *f) {
 
 void pkg_faults_add(struct pkg_faults *f, enum pkg_fault_code code, const char *path, const char *fmt, ...) {
     if (codes[code].severity == PKG_ERROR) f->n_errors++;
-    if (f->n == MAX_FAULTS) {
+    /* Notes must not crowd out what matters. */
+    if (f->n == MAX_FAULTS || (codes[code].severity == PKG_NOTE && f->n >= MAX_FAULTS / 4)) {
         f->n_dropped++;
         return;
     }

@@ -1,10 +1,14 @@
 /*
- * model-package.json of schema version 1: bytes in, struct out.
+ * model-package.json of schema version 1 or 2: bytes in, struct out.
  *
  * One parser serves both callers: a check that lists every fault (pkg_manifest_check), and a loader that wants a
  * package without any (pkg_manifest_parse, pkg_manifest_load). Both are pure but for the latter, which reads the file.
- * Keys that are not known are ignored, as the standard asks. All strings are views into the JSON document, which
- * the manifest owns; nothing outlives pkg_manifest_free.
+ * Keys that are not known are ignored in schema 1, as the standard asks (a note tells of them), and errors in schema 2.
+ * All strings are views into the JSON document, which the manifest owns; nothing outlives pkg_manifest_free.
+ *
+ * Both schemas become one list of artifacts. They differ in how the tensors outside the layers are kept: schema 1 has
+ * an embeddings and an output part, schema 2 one or more common parts; and in schema 2 a large layer may have several
+ * parts.
  */
 #ifndef PKG_MANIFEST_H
 #define PKG_MANIFEST_H
@@ -29,16 +33,25 @@ enum {
 #define PKG_MANIFEST_ABI "0.1.25"
 enum { PKG_MANIFEST_ABI_MAJOR = 0, PKG_MANIFEST_ABI_MINOR = 1 };
 
-enum pkg_role { PKG_ROLE_METADATA, PKG_ROLE_EMBEDDINGS, PKG_ROLE_OUTPUT, PKG_ROLE_LAYER, PKG_ROLE_PROJECTOR };
-enum { PKG_SHARED_COUNT = 3 }; /* the first three roles are single files */
+enum pkg_role {
+    PKG_ROLE_METADATA,   /* exactly one, the first artifact */
+    PKG_ROLE_EMBEDDINGS, /* schema 1 */
+    PKG_ROLE_OUTPUT,     /* schema 1 */
+    PKG_ROLE_COMMON,     /* schema 2: every tensor that is in no layer */
+    PKG_ROLE_LAYER,
+    PKG_ROLE_PROJECTOR
+};
+enum { PKG_SHARED_COUNT = 3 }; /* schema 1: the first three roles are single files */
 
 const char *pkg_role_name(enum pkg_role role);
 
 struct pkg_artifact {
     enum pkg_role role;
     uint32_t layer;   /* of PKG_ROLE_LAYER */
+    const char *id;   /* of schema 2, else NULL */
     const char *kind; /* of PKG_ROLE_PROJECTOR */
     const char *path; /* relative to the package's folder; NULL when the entry is missing or unsafe */
+    bool has_counts;  /* the next two are stated (schema 1) */
     uint64_t tensor_count;
     uint64_t tensor_bytes; /* payload without padding */
     uint64_t artifact_bytes;
@@ -64,15 +77,18 @@ struct pkg_source_model {
 struct pkg_manifest {
     json_t *root;
     char sha256[DIGEST_HEX]; /* of the file's bytes, lower-case */
+    unsigned schema;         /* 1 or 2 */
+    const char *package_id;  /* schema 2, else NULL */
     const char *model_id;
     struct pkg_source_model source;
     uint32_t layer_count;
     uint32_t activation_width; /* 0 when absent */
-    const json_t *generation;  /* view, or NULL: carried along, not interpreted here */
-    struct pkg_artifact shared[PKG_SHARED_COUNT];
-    struct pkg_artifact *layers; /* layer_count of them, by index */
-    struct pkg_artifact *projectors;
-    size_t n_projectors;
+    const json_t *generation;  /* view, or NULL: pkg_generation interprets it */
+    /* Ordered by role, then layer, then part. Schema 1 has an entry for each shared part and each layer, even one that
+     * the document lacks (its path is NULL then). */
+    struct pkg_artifact *artifacts;
+    size_t n_artifacts;
+    size_t *layer_at; /* layer_count + 1 indices into artifacts: where each layer's parts start, and the end */
     const char *abi_version;
     uint64_t created_at; /* seconds since 1970; 0 when absent */
 };
@@ -94,7 +110,10 @@ strata_err pkg_manifest_load(const char *dir, struct pkg_manifest **out, struct 
 
 void pkg_manifest_free(struct pkg_manifest *m);
 
-/* All artifacts as one sequence: shared, layers, projectors. NULL at the end. */
-const struct pkg_artifact *pkg_manifest_artifact(const struct pkg_manifest *m, size_t i);
+/* The first artifact of a role other than PKG_ROLE_LAYER, or NULL. */
+const struct pkg_artifact *pkg_manifest_shared(const struct pkg_manifest *m, enum pkg_role role);
+
+/* The parts of a layer (one in schema 1; none when the document lacks it), which must be below layer_count. */
+const struct pkg_artifact *pkg_manifest_layer(const struct pkg_manifest *m, uint32_t layer, size_t *n_parts);
 
 #endif

@@ -117,29 +117,33 @@ static strata_err open_part(struct opener *o, const struct pkg_artifact *a) {
     return rc;
 }
 
-/* The output part comes before the embeddings: whether it holds output.weight decides if a last stage needs them. */
-static strata_err open_parts(struct opener *o) {
-    struct pkg_model *m = o->m;
-    const struct pkg_manifest *mf = m->manifest;
-    strata_err rc = open_part(o, &mf->shared[PKG_ROLE_METADATA]);
-    if (rc) return rc;
-    m->meta = m->parts[0].reader;
-    if (o->metadata_only) return STRATA_OK;
-    if (pkg_select_output(&m->sel)) {
-        rc = open_part(o, &mf->shared[PKG_ROLE_OUTPUT]);
-        if (rc) return rc;
-        m->sel.tied = gguf_reader_find_tensor(m->parts[1].reader, "output.weight") == NULL;
-    }
-    if (pkg_select_embeddings(&m->sel)) rc = open_part(o, &mf->shared[PKG_ROLE_EMBEDDINGS]);
-    for (uint32_t i = m->sel.range.first; i < m->sel.range.end && !rc; i++) rc = open_part(o, &mf->layers[i]);
+/* Opens every artifact of a role that the range needs. */
+static strata_err open_role(struct opener *o, enum pkg_role role) {
+    const struct pkg_manifest *mf = o->m->manifest;
+    strata_err rc = STRATA_OK;
+    for (size_t i = 0; i < mf->n_artifacts && mf->artifacts[i].role <= role && !rc; i++)
+        if (mf->artifacts[i].role == role && pkg_select_artifact(&o->m->sel, &mf->artifacts[i]))
+            rc = open_part(o, &mf->artifacts[i]);
     return rc;
 }
 
+/* The output part comes before the embeddings: whether it holds output.weight decides if a last stage needs them. */
+static strata_err open_parts(struct opener *o) {
+    struct pkg_model *m = o->m;
+    strata_err rc = open_role(o, PKG_ROLE_METADATA);
+    if (rc) return rc;
+    m->meta = m->parts[0].reader;
+    if (o->metadata_only) return STRATA_OK;
+    rc = open_role(o, PKG_ROLE_OUTPUT);
+    if (!rc && m->n_parts > 1) m->sel.tied = gguf_reader_find_tensor(m->parts[1].reader, "output.weight") == NULL;
+    if (!rc) rc = open_role(o, PKG_ROLE_EMBEDDINGS);
+    return rc ? rc : open_role(o, PKG_ROLE_LAYER);
+}
+
 static uint64_t bytes_to_verify(const struct pkg_manifest *mf, const struct pkg_select *sel) {
-    uint64_t sum = mf->shared[PKG_ROLE_METADATA].artifact_bytes;
-    if (pkg_select_output(sel)) sum += mf->shared[PKG_ROLE_OUTPUT].artifact_bytes;
-    if (pkg_select_embeddings(sel)) sum += mf->shared[PKG_ROLE_EMBEDDINGS].artifact_bytes;
-    for (uint32_t i = sel->range.first; i < sel->range.end; i++) sum += mf->layers[i].artifact_bytes;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < mf->n_artifacts; i++)
+        if (pkg_select_artifact(sel, &mf->artifacts[i])) sum += mf->artifacts[i].artifact_bytes;
     return sum;
 }
 
@@ -168,7 +172,7 @@ static strata_err open_package(struct pkg_model *m, const char *dir, const struc
     m->sel.layer_count = m->manifest->layer_count;
     if (!o.metadata_only) rc = pkg_select_resolve(opt->range, m->sel.layer_count, dir, &m->sel.range, em);
     if (rc) goto out;
-    m->parts = calloc((size_t)(m->sel.range.end - m->sel.range.first) + PKG_SHARED_COUNT, sizeof *m->parts);
+    m->parts = calloc(m->manifest->n_artifacts, sizeof *m->parts);
     m->id = strdup(m->manifest->model_id);
     if (!m->parts || !m->id) {
         rc = err_nomem(em, "a package");
@@ -299,7 +303,7 @@ static strata_err sizes_plain(const char *path, struct sizes *s, struct strata_e
 
 /* What an artifact adds to a stage: the copies of replicated tensors, which every part holds, do not count. */
 static uint64_t own_bytes(const struct pkg_manifest *mf, const struct pkg_artifact *a) {
-    uint64_t replicated = mf->shared[PKG_ROLE_METADATA].tensor_bytes;
+    uint64_t replicated = mf->artifacts[PKG_ROLE_METADATA].tensor_bytes;
     return a->tensor_bytes >= replicated ? a->tensor_bytes - replicated : a->tensor_bytes;
 }
 
@@ -324,15 +328,16 @@ static strata_err tensor_in_part(const char *dir, const struct pkg_artifact *a, 
 static strata_err sizes_package(const char *dir, struct sizes *s, struct strata_errmsg *em) {
     struct pkg_manifest *mf = NULL;
     uint64_t head = 0, embd = 0;
+    size_t n;
     strata_err rc = pkg_manifest_load(dir, &mf, em);
     if (rc) return rc;
     rc = alloc_sizes(s, mf->layer_count, em);
-    if (!rc) rc = tensor_in_part(dir, &mf->shared[PKG_ROLE_OUTPUT], "output.weight", &head, em);
-    if (!rc && head == 0) rc = tensor_in_part(dir, &mf->shared[PKG_ROLE_EMBEDDINGS], "token_embd.weight", &embd, em);
+    if (!rc) rc = tensor_in_part(dir, &mf->artifacts[PKG_ROLE_OUTPUT], "output.weight", &head, em);
+    if (!rc && head == 0) rc = tensor_in_part(dir, &mf->artifacts[PKG_ROLE_EMBEDDINGS], "token_embd.weight", &embd, em);
     if (rc) goto out;
-    for (uint32_t i = 0; i < mf->layer_count; i++) s->layers[i] = own_bytes(mf, &mf->layers[i]);
-    s->embedding = own_bytes(mf, &mf->shared[PKG_ROLE_EMBEDDINGS]);
-    s->output = own_bytes(mf, &mf->shared[PKG_ROLE_OUTPUT]) + embd;
+    for (uint32_t i = 0; i < mf->layer_count; i++) s->layers[i] = own_bytes(mf, pkg_manifest_layer(mf, i, &n));
+    s->embedding = own_bytes(mf, &mf->artifacts[PKG_ROLE_EMBEDDINGS]);
+    s->output = own_bytes(mf, &mf->artifacts[PKG_ROLE_OUTPUT]) + embd;
 out:
     pkg_manifest_free(mf);
     return rc;

@@ -43,6 +43,17 @@ bool pkg_select_layer(const struct pkg_select *s, uint32_t layer) {
     return layer >= s->range.first && layer < s->range.end;
 }
 
+bool pkg_select_artifact(const struct pkg_select *s, const struct pkg_artifact *a) {
+    switch (a->role) {
+    case PKG_ROLE_METADATA:
+    case PKG_ROLE_COMMON: return true;
+    case PKG_ROLE_EMBEDDINGS: return pkg_select_embeddings(s);
+    case PKG_ROLE_OUTPUT: return pkg_select_output(s);
+    case PKG_ROLE_LAYER: return pkg_select_layer(s, a->layer);
+    default: return false;
+    }
+}
+
 bool pkg_select_tensor(const struct pkg_select *s, const char *name) {
     uint32_t layer = 0;
     switch (pkg_class_of(name, &layer)) {

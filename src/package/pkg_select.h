@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "package/pkg_class.h"
+#include "package/pkg_manifest.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,6 +39,9 @@ bool pkg_select_is_last(const struct pkg_select *s);
 bool pkg_select_embeddings(const struct pkg_select *s);
 bool pkg_select_output(const struct pkg_select *s);
 bool pkg_select_layer(const struct pkg_select *s, uint32_t layer);
+/* Whether the range needs an artifact, as far as its role tells: of schema 2's common parts, those may be left out
+ * that hold no tensor of the range. Projectors belong to no range. */
+bool pkg_select_artifact(const struct pkg_select *s, const struct pkg_artifact *a);
 
 /* Whether the range needs a tensor of this name. */
 bool pkg_select_tensor(const struct pkg_select *s, const char *name);

@@ -24,16 +24,20 @@ static void touch_text(const char *s) {
 }
 
 static void walk(const struct pkg_manifest *m, bool sound) {
-    const struct pkg_artifact *a;
-    for (size_t i = 0; (a = pkg_manifest_artifact(m, i)) != NULL; i++) {
+    for (size_t i = 0; i < m->n_artifacts; i++) {
+        const struct pkg_artifact *a = &m->artifacts[i];
         touch_text(a->path);
         touch_text(a->kind);
         require(!a->path || path_is_safe_relative(a->path, strlen(a->path), NULL), "an unsafe path got through");
         require(!sound || (a->path && a->has_sha256 && a->artifact_bytes > 0),
                 "a sound manifest has an incomplete entry");
     }
-    for (uint32_t i = 0; i < m->layer_count; i++)
-        require(m->layers[i].role == PKG_ROLE_LAYER && m->layers[i].layer == i, "layers are not in order");
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        size_t n;
+        const struct pkg_artifact *a = pkg_manifest_layer(m, i, &n);
+        for (size_t k = 0; k < n; k++)
+            require(a[k].role == PKG_ROLE_LAYER && a[k].layer == i, "layers are not in order");
+    }
     for (size_t i = 0; i < m->source.n_files; i++) touch_text(m->source.files[i].path);
     touch_text(m->model_id);
     touch_text(m->abi_version);

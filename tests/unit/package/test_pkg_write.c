@@ -47,7 +47,8 @@ static void check_recomposes(const char *source, const char *dir) {
     assert_int_equal(pkg_manifest_load(dir, &m, &em), STRATA_OK);
     for (size_t i = 0; i < gguf_source_tensor_count(src); i++)
         owned += pkg_class_is_owned(pkg_class_of(gguf_source_tensor(src, i, NULL)->name, NULL));
-    for (const struct pkg_artifact *a; (a = pkg_manifest_artifact(m, n_parts)) != NULL; n_parts++) {
+    for (; n_parts < m->n_artifacts; n_parts++) {
+        const struct pkg_artifact *a = &m->artifacts[n_parts];
         struct pkg_part part;
         struct pkg_faults faults;
         size_t last = 0;
@@ -156,7 +157,7 @@ static void test_slice_keys(void **state) {
     assert_int_equal(pkg_manifest_load(dir, &m, &em), STRATA_OK);
     for (size_t i = 0; i < 4; i++) {
         const struct pkg_artifact *a =
-            rows[i].role == PKG_ROLE_LAYER ? &m->layers[rows[i].layer] : &m->shared[rows[i].role];
+            &m->artifacts[rows[i].role == PKG_ROLE_LAYER ? 3 + rows[i].layer : (size_t)rows[i].role];
         struct pkg_part p;
         struct pkg_faults faults;
         bool b = false;
