@@ -17,7 +17,7 @@ V ?=
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "  $(1) $(2)")
 
-LIBS := base gguf package text model decode engine wire stage serve cli
+LIBS := base gguf package plan text model decode engine wire stage serve cli
 VERSION := 0.1.0
 
 -include .deps/config.mk
@@ -34,7 +34,8 @@ CFLAGS += -std=c17 $(OPT) $(WARN) $(EXTRA_WARN) $(SAN) -fno-strict-aliasing -pth
 LDFLAGS += $(SAN) -pthread $(GGML_LDFLAGS)
 LDLIBS += $(GGML_LIBS) $(PKG_LIBS) -lm
 
-srcs = $(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c)
+# Files named main_*.c hold a program's main function and are in no library.
+srcs = $(filter-out src/cli/main_%.c,$(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c))
 objs = $(patsubst %.c,$(B)/%.o,$(call srcs,$(1)))
 lib = $(B)/lib$(1).a
 # Libraries up to and including $(1), last first: the order in which the linker wants them.
@@ -45,7 +46,8 @@ libfiles = $(foreach l,$(call upto,$(1)),$(if $(call srcs,$(l)),$(call lib,$(l))
 .DEFAULT_GOAL := all
 .SECONDARY:
 
-all: $(if $(call srcs,cli),$(B)/strata) tools
+PROGRAMS := $(B)/strata $(B)/skippy-model-package
+all: $(PROGRAMS) tools
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -56,7 +58,9 @@ help:
 ## make unit       unit tests alone          make e2e    tests on real processes alone
 ## make asan       unit and process tests under ASan and UBSan
 ## make fuzz       fuzz targets for FUZZ_SECONDS (60) each, on the committed corpora
+## make faults     package operations with every allocation, write, flush and rename failing in turn
 ## make bench      speed beside llama.cpp, one table
+## make bench-package  writing, checking and inspecting packages beside cp and sha256sum, one table (12 GB of disk)
 ## make lint       formatting, static analysis, -Werror builds with gcc and clang
 ## make install    install under DESTDIR and PREFIX (/usr/local)
 ## make clean      remove build folders
@@ -77,9 +81,17 @@ $$(call lib,$(1)): $$(call objs,$(1))
 endef
 $(foreach l,$(LIBS),$(eval $(call LIB_RULE,$(l))))
 
-$(B)/strata: $(call libfiles,cli)
+$(B)/strata: $(B)/src/cli/main_strata.o $(call libfiles,cli)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(call objs,cli) $(call libfiles,serve) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(call libfiles,cli) $(LDLIBS)
+
+# The package commands alone: of the command line's library only their files are taken, and of the others none that
+# computes, connects or serves. It links against the system's own libraries, even where ggml is a private one.
+SMALL_PKGS := libcrypto jansson
+SMALL_LIBS = $(call lib,cli) $(call libfiles,plan)
+$(B)/skippy-model-package: $(B)/src/cli/main_skippy.o $(SMALL_LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN) -pthread -o $@ $< $(SMALL_LIBS) $(shell pkg-config --libs $(SMALL_PKGS) 2>/dev/null)
 
 # Programs for tests and benches; each is one file that may use every library below the command line.
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
@@ -100,7 +112,7 @@ $(B)/unit/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call libfiles,$(1))
 endef
 $(foreach l,$(LIBS),$(eval $(call UNIT_RULE,$(l))))
 
-test-bins: $(UNIT_BINS) tools
+test-bins: $(UNIT_BINS) fault-bins tools
 .PHONY: test-bins
 
 # The runner prints one line a step, the whole output of a step that fails, and the sum at the end.
@@ -113,7 +125,7 @@ e2e: all
 	@$(RUN_TESTS) e2e
 
 test: all test-bins
-	@$(RUN_TESTS) unit e2e asan fuzz lint
+	@$(RUN_TESTS) unit e2e faults asan fuzz lint
 
 # The instrumented builds; the runner makes them too, so what they are is said here alone.
 asan-build:
@@ -126,6 +138,20 @@ fuzz-build:
 
 asan:
 	@$(RUN_TESTS) asan
+
+# The fault sweep: package operations with their n-th allocation, write, flush or rename failing. Its linker flags put
+# tests/faults/inject.c between our code and the C library.
+FAULT_OBJS := $(patsubst %.c,$(B)/%.o,$(wildcard tests/faults/*.c))
+$(B)/faults/sweep: $(FAULT_OBJS) $(call libfiles,plan)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) $(shell cat tests/faults/wrap.flags) -o $@ $(FAULT_OBJS) $(call libfiles,plan) $(LDLIBS) -lcmocka
+fault-bins: $(B)/faults/sweep
+.PHONY: fault-bins
+
+faults: fault-bins
+	@$(RUN_TESTS) faults
+.PHONY: faults
 
 # Fuzz targets: tests/fuzz/fuzz_x.c with the corpus tests/fuzz/corpus/x.
 FUZZ_BINS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -141,6 +167,10 @@ fuzz:
 
 bench: all
 	@$(PYTHON) bench/bench.py --build $(B)
+
+bench-package: all
+	@$(PYTHON) bench/bench_package.py --build $(B)
+.PHONY: bench-package
 
 ALL_C = $(shell find include src tests bench -name '*.[ch]' | sort)
 lint:
@@ -159,9 +189,9 @@ demo:
 
 # An installed program must not point into the source tree: it is built anew with the run-time paths of its place.
 install:
-	@$(MAKE) --no-print-directory B=build/install GGML_RUNDIR=$(if $(GGML_PRIVATE),$(PREFIX)/lib/strata,$(GGML_RUNDIR)) build/install/strata
+	@$(MAKE) --no-print-directory B=build/install GGML_RUNDIR=$(if $(GGML_PRIVATE),$(PREFIX)/lib/strata,$(GGML_RUNDIR)) build/install/strata build/install/skippy-model-package
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/strata
-	install -m 755 build/install/strata $(DESTDIR)$(PREFIX)/bin/strata
+	install -m 755 build/install/strata build/install/skippy-model-package $(DESTDIR)$(PREFIX)/bin
 	install -m 644 README.md CHANGES.md LICENSE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/strata
 	$(if $(GGML_PRIVATE),install -d $(DESTDIR)$(PREFIX)/lib/strata && cp -a $(GGML_ROOT)/lib/. $(DESTDIR)$(PREFIX)/lib/strata/)
 

@@ -130,7 +130,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         args.prompt = prompt_file(args, work)
         args.package = os.path.join(work, "package")
-        subprocess.run([args.strata, "write-package", args.model, "--out-dir", args.package], check=True,
+        subprocess.run([args.strata, "write-package", args.model, "--local", "--out-dir", args.package], check=True,
                        capture_output=True)
         one, two = Served(args, 1), Served(args, 2)
         contestants = {"strata run": lambda: bench_run(args), "strata serve, 1 local stage": one.bench,

@@ -2,8 +2,9 @@
 """Runs Strata's tests, one line a step, and prints the sum.
 
 usage: tests/run.py --build DIR [--fuzz-seconds N] [--only TEXT] STEP...
-Steps: unit (cmocka programs), e2e (tests/e2e/test_*.py on real processes), asan (both, built with sanitizers),
-fuzz (each target on its corpus), lint. The output of a step is shown when it fails; with VERBOSE=1 always.
+Steps: unit (cmocka programs), e2e (tests/e2e/test_*.py on real processes), faults (package operations with each
+allocation, write, flush and rename failing in turn), asan (all three, built with sanitizers), fuzz (each target on its
+corpus), lint. The output of a step is shown when it fails; with VERBOSE=1 always.
 """
 import argparse
 import concurrent.futures
@@ -16,7 +17,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIMIT_S = {"unit": 300, "e2e": 900, "make": 1200}
+LIMIT_S = {"unit": 300, "e2e": 900, "faults": 900, "make": 1200}
 
 
 class Sum:
@@ -70,15 +71,25 @@ def test_env(build):
     return env
 
 
+def faults(total, args, suffix=""):
+    cmocka(total, args, suffix, "faults/sweep", LIMIT_S["faults"])
+
+
 def unit(total, args, suffix=""):
+    cmocka(total, args, suffix, "unit/*/test_*", LIMIT_S["unit"])
+
+
+def cmocka(total, args, suffix, pattern, limit_s):
     env = test_env(args.build)
-    for path in sorted(glob.glob(os.path.join(ROOT, args.build, "unit", "*", "test_*"))):
+    if "faults" in pattern and os.access("/dev/shm", os.W_OK):
+        env["TMPDIR"] = "/dev/shm"  # thousands of flushes: on a disk they take minutes
+    for path in sorted(glob.glob(os.path.join(ROOT, args.build, pattern))):
         if not os.access(path, os.X_OK) or path.endswith(".d"):
             continue
         name = os.path.relpath(path, os.path.join(ROOT, args.build)) + suffix
         if args.only and args.only not in name:
             continue
-        status, text, seconds = run([path], LIMIT_S["unit"], env)
+        status, text, seconds = run([path], limit_s, env)
         passed = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
         failed = sum(int(n) for n in re.findall(r"\[  FAILED  \] (\d+) test", text))
         skipped = sum(int(n) for n in re.findall(r"\[  SKIPPED \] (\d+) test", text))
@@ -121,6 +132,7 @@ def asan(total, args):
     if make(total, "build with ASan and UBSan", "asan-build"):
         sub = argparse.Namespace(**{**vars(args), "build": "build-asan"})
         unit(total, sub, " [asan]")
+        faults(total, sub, " [asan]")
         e2e(total, sub, " [asan]")
 
 
@@ -152,7 +164,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--fuzz-seconds", type=int, default=60)
     parser.add_argument("--only", default="", help="run only programs whose name contains this")
-    parser.add_argument("steps", nargs="+", choices=["unit", "e2e", "asan", "fuzz", "lint"])
+    parser.add_argument("steps", nargs="+", choices=["unit", "e2e", "faults", "asan", "fuzz", "lint"])
     args = parser.parse_args()
     total = Sum()
     start = time.time()
@@ -161,6 +173,8 @@ def main():
             unit(total, args)
         elif step == "e2e":
             e2e(total, args)
+        elif step == "faults":
+            faults(total, args)
         elif step == "asan":
             asan(total, args)
         elif step == "fuzz":

@@ -11,7 +11,8 @@ struct digest {
 
 static strata_err start(struct digest *d, struct strata_errmsg *em) {
     if (EVP_DigestInit_ex(d->ctx, EVP_sha256(), NULL) != 1)
-        return err_set(em, STRATA_EINTERNAL, "SHA-256 is not available in this OpenSSL");
+        /* OpenSSL does not tell these two apart; memory is the likelier one. */
+        return err_set(em, STRATA_ENOMEM, "a digest could not be started: no memory, or no SHA-256 in this OpenSSL");
     return STRATA_OK;
 }
 

@@ -11,26 +11,39 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
+static strata_err regular_size(int fd, const char *name, size_t *size, struct strata_errmsg *em) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) return err_sys(em, STRATA_EIO, errno, "cannot stat %s", name);
+    if (!S_ISREG(st.st_mode)) return err_set(em, STRATA_EINVAL, "%s is not a regular file", name);
+    *size = (size_t)st.st_size;
+    return STRATA_OK;
+}
+
 static strata_err open_regular(const char *path, int *fd_out, size_t *size, struct strata_errmsg *em) {
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return err_sys(em, errno == ENOENT ? STRATA_ENOENT : STRATA_EIO, errno, "cannot open %s", path);
-    strata_err rc = STRATA_OK;
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        rc = err_sys(em, STRATA_EIO, errno, "cannot stat %s", path);
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        rc = err_set(em, STRATA_EINVAL, "%s is not a regular file", path);
-        goto out;
-    }
-    *fd_out = fd;
-    *size = (size_t)st.st_size;
-    fd = -1;
-out:
-    if (fd >= 0) close(fd);
+    strata_err rc = regular_size(fd, path, size, em);
+    if (rc)
+        close(fd);
+    else
+        *fd_out = fd;
     return rc;
+}
+
+strata_err file_map_fd(int fd, const char *name, struct file_map *out, struct strata_errmsg *em) {
+    size_t size;
+    void *data = NULL;
+    strata_err rc = regular_size(fd, name, &size, em);
+    if (rc) return rc;
+    if (size > 0) data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) return err_sys(em, STRATA_EIO, errno, "cannot map %s", name);
+    *out = (struct file_map){.data = data, .size = size};
+    return STRATA_OK;
 }
 
 strata_err file_map_open(const char *path, struct file_map *out, struct strata_errmsg *em) {
@@ -38,14 +51,38 @@ strata_err file_map_open(const char *path, struct file_map *out, struct strata_e
     size_t size;
     strata_err rc = open_regular(path, &fd, &size, em);
     if (rc) return rc;
-    void *data = NULL;
-    if (size > 0) {
-        data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-        if (data == MAP_FAILED) rc = err_sys(em, STRATA_EIO, errno, "cannot map %s", path);
-    }
-    if (!rc) *out = (struct file_map){.data = data, .size = size};
+    rc = file_map_fd(fd, path, out, em);
     close(fd);
     return rc;
+}
+
+/* madvise wants whole pages: those that hold any byte of the range. */
+static int advise(const void *at, size_t len, int advice) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)at & ~(page - 1);
+    return madvise((void *)from, (uintptr_t)at + len - from, advice);
+}
+
+strata_err file_map_fetch(const void *at, size_t len, const char *name, struct strata_errmsg *em) {
+    while (len > 0 && advise(at, len, MADV_POPULATE_READ) != 0) {
+        if (errno == EINTR || errno == EAGAIN) continue;
+        if (errno == EFAULT || errno == EHWPOISON)
+            return err_set(em, STRATA_EIO, "%s cannot be read: the disk failed, or the file was cut short", name);
+        break; /* EINVAL on older kernels */
+    }
+    return STRATA_OK;
+}
+
+void file_map_ahead(const void *at, size_t len) {
+    /* Asking for what is there already costs more than finding that out. */
+    unsigned char resident = 0;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)at & ~(page - 1);
+    if (len == 0 || (mincore((void *)from, 1, &resident) == 0 && (resident & 1))) return;
+    (void)advise(at, len, MADV_WILLNEED);
+}
+
+void file_map_drop(const void *at, size_t len) {
+    /* Advice only: if the system declines, the pages simply stay. */
+    if (len > 0) (void)advise(at, len, MADV_DONTNEED);
 }
 
 void file_map_close(struct file_map *map) {

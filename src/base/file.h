@@ -23,7 +23,20 @@ struct file_map {
 
 /* Maps a regular file. On failure *out is untouched. */
 strata_err file_map_open(const char *path, struct file_map *out, struct strata_errmsg *em);
+/* The same of a file that is open: what was looked at through fd is what gets mapped. fd stays the caller's and need
+ * not stay open; name is for messages. */
+strata_err file_map_fd(int fd, const char *name, struct file_map *out, struct strata_errmsg *em);
 void file_map_close(struct file_map *map);
+
+/*
+ * For passes over maps larger than the memory. at and len may be anywhere inside a map.
+ * file_map_fetch reads the pages now: a disk that fails, or a file that was cut short meanwhile, is an EIO here, where
+ * touching the page would be a signal. (On kernels that cannot, it does nothing.)
+ * file_map_ahead starts reading them and returns at once. file_map_drop gives them back; they come again when touched.
+ */
+strata_err file_map_fetch(const void *at, size_t len, const char *name, struct strata_errmsg *em);
+void file_map_ahead(const void *at, size_t len);
+void file_map_drop(const void *at, size_t len);
 
 /* Appends the content of a regular file of at most max bytes to out. */
 strata_err file_read_all(const char *path, size_t max, struct buf *out, struct strata_errmsg *em);
@@ -38,7 +51,8 @@ struct file_atomic {
 /* Opens a temporary file beside path, with permission bits `mode` (for example 0644, or 0600 for a secret). */
 strata_err file_atomic_begin(struct file_atomic *f, const char *path, unsigned mode, struct strata_errmsg *em);
 strata_err file_atomic_write(struct file_atomic *f, const void *data, size_t len, struct strata_errmsg *em);
-/* Flushes, renames, and flushes the folder. On failure the temporary file is removed. */
+/* Flushes, renames, and flushes the folder. On failure the temporary file is removed; when only the last of the three
+ * failed, the new file stands under its name, whole. */
 strata_err file_atomic_commit(struct file_atomic *f, struct strata_errmsg *em);
 /* Removes the temporary file; harmless after a commit or a failed begin. */
 void file_atomic_abort(struct file_atomic *f);

@@ -1,18 +1,12 @@
-/* Typed access to foreign JSON. See jsonx.h. */
+/* Typed access to foreign JSON, and writing. See jsonx.h; the reader is jsonx_parse.c. Owns nothing between calls. */
 #include "base/jsonx.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-strata_err jsonx_parse(const char *data, size_t len, json_t **out, struct strata_errmsg *em) {
-    json_error_t je;
-    json_t *root = json_loadb(data, len, JSON_REJECT_DUPLICATES, &je);
-    if (!root)
-        return err_set(em, STRATA_EFORMAT, "not valid JSON: %s (line %d, column %d)", je.text, je.line, je.column);
-    *out = root;
-    return STRATA_OK;
-}
+/* ---- typed access ---- */
 
 static const char *kind_of(const json_t *v) {
     switch (json_typeof(v)) {
@@ -109,20 +103,7 @@ strata_err jsonx_get_array(const json_t *obj, const char *where, const char *key
     return STRATA_OK;
 }
 
-/* Bytes of the UTF-8 character at p, 0 when there is none: overlong forms, surrogates and NUL do not count. */
-static size_t utf8_len(const unsigned char *p, size_t left) {
-    unsigned c = p[0], cp;
-    size_t n = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-    if (n == 0 || n > left || c == 0) return 0;
-    if (n == 1) return 1;
-    cp = c & (0xffu >> (n + 1));
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) return 0;
-        cp = cp << 6 | (p[i] & 0x3fu);
-    }
-    bool overlong = (n == 3 && cp < 0x800) || (n == 4 && cp < 0x10000);
-    return overlong || cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000) ? 0 : n;
-}
+/* ---- writing ---- */
 
 json_t *jsonx_text(const char *data, size_t len) {
     json_t *v = json_stringn(data, len);
@@ -133,9 +114,11 @@ json_t *jsonx_text(const char *data, size_t len) {
     if (!out) return NULL;
     size_t n = 0;
     for (size_t i = 0; i < len;) {
-        size_t ch = utf8_len((const unsigned char *)data + i, len - i);
-        memcpy(out + n, ch ? data + i : "\xef\xbf\xbd", ch ? ch : 3);
-        n += ch ? ch : 3;
+        uint32_t cp = 0;
+        size_t ch = utf8_decode(data + i, len - i, &cp);
+        bool ok = ch > 0 && cp != 0;
+        memcpy(out + n, ok ? data + i : UTF8_REPLACEMENT, ok ? ch : 3);
+        n += ok ? ch : 3;
         i += ch ? ch : 1;
     }
     v = json_stringn(out, n);
@@ -151,14 +134,15 @@ struct dump_state {
 
 static int dump_chunk(const char *data, size_t len, void *user) {
     struct dump_state *s = user;
-    s->rc = buf_append(s->out, data, len, s->em);
+    /* jansson goes on after a key that could not be written: what is lost once stays lost. */
+    if (!s->rc) s->rc = buf_append(s->out, data, len, s->em);
     return s->rc ? -1 : 0;
 }
 
 strata_err jsonx_dump(const json_t *root, bool pretty, struct buf *out, struct strata_errmsg *em) {
     struct dump_state s = {.out = out, .em = em};
     size_t flags = JSON_ENCODE_ANY | (pretty ? JSON_INDENT(2) : JSON_COMPACT);
-    if (json_dump_callback(root, dump_chunk, &s, flags) != 0 && !s.rc)
-        s.rc = err_set(em, STRATA_EINTERNAL, "a JSON document could not be written");
+    /* Nothing but our own sink and its memory can fail it. */
+    if (json_dump_callback(root, dump_chunk, &s, flags) != 0 && !s.rc) s.rc = err_nomem(em, "a JSON document");
     return s.rc;
 }

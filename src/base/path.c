@@ -7,13 +7,21 @@
 
 /* Names that are devices on Windows, with or without an extension: a package must be safe on every system. */
 static bool is_reserved(const char *name, size_t len) {
-    static const char *const names[] = {"con",  "prn",  "aux",  "nul",  "com1", "com2", "com3", "com4",
-                                        "com5", "com6", "com7", "com8", "com9", "lpt1", "lpt2", "lpt3",
-                                        "lpt4", "lpt5", "lpt6", "lpt7", "lpt8", "lpt9"};
+    static const char *const names[] = {"con", "prn", "aux", "nul", "conin$", "conout$"};
+    static const char *const ports[] = {"com", "lpt"};
+    /* Superscript digits count as digits there. */
+    static const char *const digits[] = {"0", "1", "2", "3",        "4",        "5",       "6",
+                                         "7", "8", "9", "\xc2\xb9", "\xc2\xb2", "\xc2\xb3"};
     const char *dot = memchr(name, '.', len);
     size_t stem = dot ? (size_t)(dot - name) : len;
+    while (stem > 0 && name[stem - 1] == ' ') stem--;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strlen(names[i]) == stem && strncasecmp(names[i], name, stem) == 0) return true;
+    for (size_t i = 0; i < sizeof ports / sizeof ports[0]; i++)
+        for (size_t d = 0; d < sizeof digits / sizeof digits[0]; d++)
+            if (stem == 3 + strlen(digits[d]) && strncasecmp(ports[i], name, 3) == 0 &&
+                memcmp(name + 3, digits[d], stem - 3) == 0)
+                return true;
     return false;
 }
 
@@ -21,6 +29,8 @@ static const char *component_fault(const char *c, size_t len) {
     if (len == 0) return "an empty component";
     if (len > 255) return "a component longer than 255 bytes";
     if ((len == 1 && c[0] == '.') || (len == 2 && c[0] == '.' && c[1] == '.')) return "a '.' or '..' component";
+    /* Windows takes them off, so that two names would be one file. */
+    if (c[len - 1] == '.' || c[len - 1] == ' ') return "a component that ends in a dot or a space";
     if (is_reserved(c, len)) return "a reserved device name";
     return NULL;
 }

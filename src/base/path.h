@@ -11,8 +11,8 @@ enum { PATH_MAX_LEN = 4096 };
 
 /*
  * Whether a relative path from a manifest may be opened below a folder: not empty, not absolute, no ".", ".." or
- * empty component, no backslash, colon or control character, no component longer than 255 bytes, and no device name
- * that other systems reserve. *why (may be NULL) gets a short reason on refusal.
+ * empty component, no backslash, colon or control character, no component that is longer than 255 bytes or ends in a
+ * dot or a space, and no device name that other systems reserve. *why (may be NULL) gets a short reason on refusal.
  */
 bool path_is_safe_relative(const char *path, size_t len, const char **why);
 

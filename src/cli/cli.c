@@ -64,6 +64,20 @@ bool cli_parse_u32(const char *text, uint32_t lo, uint32_t hi, uint32_t *out) {
     return true;
 }
 
+bool cli_parse_range(const char *text, uint32_t *first, uint32_t *end) {
+    char head[16];
+    uint32_t a, b;
+    const char *dots = strstr(text, "..");
+    if (!dots || (size_t)(dots - text) >= sizeof head) return false;
+    memcpy(head, text, (size_t)(dots - text));
+    head[dots - text] = '\0';
+    if (!cli_parse_u32(head, 0, UINT32_MAX - 1, &a) || !cli_parse_u32(dots + 2, 1, UINT32_MAX - 1, &b) || a >= b)
+        return false;
+    *first = a;
+    *end = b;
+    return true;
+}
+
 bool cli_parse_float(const char *text, float lo, float hi, float *out) {
     char *end;
     errno = 0;

@@ -38,6 +38,8 @@ strata_err cli_print_json(const json_t *root, struct strata_errmsg *em);
 /* Strict number parsing: the whole text, decimal, within [lo, hi]. False leaves *out alone. */
 bool cli_parse_u64(const char *text, uint64_t lo, uint64_t hi, uint64_t *out);
 bool cli_parse_u32(const char *text, uint32_t lo, uint32_t hi, uint32_t *out);
+/* "FIRST..END" with FIRST below END. */
+bool cli_parse_range(const char *text, uint32_t *first, uint32_t *end);
 bool cli_parse_float(const char *text, float lo, float hi, float *out);
 
 /* From now on SIGINT and SIGTERM set a flag instead of ending the process (a second one ends it). */
@@ -48,13 +50,24 @@ bool cli_interrupted(void);
 int cli_finish(const struct cli *cli, int status);
 
 int cmd_inspect(const struct cli *cli, int argc, char **argv);
+int cmd_plan(const struct cli *cli, int argc, char **argv);
+int cmd_write(const struct cli *cli, int argc, char **argv);
+int cmd_write_stages(const struct cli *cli, int argc, char **argv);
 int cmd_write_package(const struct cli *cli, int argc, char **argv);
+int cmd_convert(const struct cli *cli, int argc, char **argv);
+int cmd_materialize(const struct cli *cli, int argc, char **argv);
 int cmd_preflight(const struct cli *cli, int argc, char **argv);
-int cmd_tokenize(const struct cli *cli, int argc, char **argv);
+int cmd_validate_package(const struct cli *cli, int argc, char **argv);
+int cmd_validate(const struct cli *cli, int argc, char **argv);
+int cmd_sign(const struct cli *cli, int argc, char **argv);
+int cmd_verify_signature(const struct cli *cli, int argc, char **argv);
+int cmd_validate_glm_dsa_contract(const struct cli *cli, int argc, char **argv);
+int cmd_repair_glm_dsa_generation_policy(const struct cli *cli, int argc, char **argv);
 int cmd_run(const struct cli *cli, int argc, char **argv);
-int cmd_logits(const struct cli *cli, int argc, char **argv);
-int cmd_key(const struct cli *cli, int argc, char **argv);
-int cmd_stage(const struct cli *cli, int argc, char **argv);
 int cmd_serve(const struct cli *cli, int argc, char **argv);
+int cmd_stage(const struct cli *cli, int argc, char **argv);
+int cmd_key(const struct cli *cli, int argc, char **argv);
+int cmd_tokenize(const struct cli *cli, int argc, char **argv);
+int cmd_logits(const struct cli *cli, int argc, char **argv);
 
 #endif

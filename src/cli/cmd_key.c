@@ -54,16 +54,16 @@ static int print_json(json_t *o) {
     return text ? CLI_OK : CLI_FAILED;
 }
 
-static int print_own(const struct options *o, const struct wire_pub *pub) {
-    char text[WIRE_PUB_TEXT];
-    wire_pub_text(pub, text);
+static int print_own(const struct options *o, const struct ed25519_pub *pub) {
+    char text[ED25519_PUB_TEXT];
+    ed25519_pub_text(pub, text);
     if (o->json) return print_json(json_pack("{s:s, s:s}", "public_key", text, "key_dir", o->dir));
     puts(text);
     return CLI_OK;
 }
 
 static strata_err run_new(const struct options *o, int *status, struct strata_errmsg *em) {
-    struct wire_pub pub;
+    struct ed25519_pub pub;
     strata_err rc = wire_key_create(o->dir, &pub, em);
     if (rc) return rc;
     fprintf(stderr, "made a new key in %s; this is its public half, for 'strata key trust' on other machines:\n",
@@ -87,8 +87,8 @@ static strata_err run_list(const struct options *o, int *status, struct strata_e
     if (rc) return rc;
     json_t *list = o->json ? json_array() : NULL;
     for (size_t i = 0; i < t.n; i++) {
-        char text[WIRE_PUB_TEXT];
-        wire_pub_text(&t.entries[i].pub, text);
+        char text[ED25519_PUB_TEXT];
+        ed25519_pub_text(&t.entries[i].pub, text);
         if (o->json)
             json_array_append_new(list, json_pack("{s:s, s:s}", "public_key", text, "name", t.entries[i].name));
         else
@@ -102,8 +102,8 @@ static strata_err run_list(const struct options *o, int *status, struct strata_e
 
 static strata_err run_change(const struct options *o, bool trust, int *status, struct strata_errmsg *em) {
     struct wire_trust t = {0};
-    struct wire_pub pub;
-    strata_err rc = trust ? wire_pub_parse(o->args[1], &pub, em) : STRATA_OK;
+    struct ed25519_pub pub;
+    strata_err rc = trust ? ed25519_pub_parse(o->args[1], &pub, em) : STRATA_OK;
     if (!rc) rc = wire_trust_load(o->dir, &t, em);
     if (rc) return rc;
     if (trust)
@@ -164,6 +164,6 @@ int cmd_key(const struct cli *cli, int argc, char **argv) {
         if (o.n_args == MAX_ARGS) return cli_usage(cli, "too many arguments");
         o.args[o.n_args++] = argv[optind];
     }
-    if (!o.dir[0] && wire_key_default_dir(o.dir, sizeof o.dir, &em)) return cli_fail(cli, o.json, &em);
+    if (!o.dir[0] && ed25519_key_dir(o.dir, sizeof o.dir, &em)) return cli_fail(cli, o.json, &em);
     return dispatch(cli, &o);
 }

@@ -6,7 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/file.h"
-#include "cli/cli.h"
+#include "cli/cli_signer.h"
 #include "engine/engine.h"
 #include "wire/wire_frame.h"
 
@@ -27,7 +27,7 @@ static const char usage[] =
     "      --kv-type TYPE    type of the KV cache: f32 (default) or f16\n"
     "  -t, --threads N       threads (default: every core)\n"
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
-    "      --verify          check the digests of a package's parts while opening them\n"
+    "      --verify          check the digests of a package's parts while opening them\n" CLI_SIGNER_HELP
     "      --json            print figures and errors as JSON\n"
     "  -h, --help            this text\n"
     "\n"
@@ -47,6 +47,7 @@ struct options {
     enum engine_kv_type kv_type;
     uint32_t n_threads, n_batch;
     bool json, verify;
+    struct cli_signer signer;
     int32_t *tokens;
     uint32_t n_tokens;
 };
@@ -66,8 +67,10 @@ struct chain {
 
 static strata_err open_stage(const struct options *o, uint32_t first, uint32_t end, struct stage *s,
                              struct strata_errmsg *em) {
-    struct pkg_model_options po = {
-        .range = {first, end}, .flags = o->verify ? PKG_MODEL_VERIFY : 0, .progress = o->verify ? stderr : NULL};
+    struct pkg_model_options po = {.range = {first, end},
+                                   .flags = o->verify ? PKG_MODEL_VERIFY : 0,
+                                   .progress = o->verify ? stderr : NULL,
+                                   .require_signature = cli_signer_key(&o->signer)};
     struct engine_options eo = {
         .n_ctx = o->n_tokens, .n_batch = o->n_batch, .n_threads = o->n_threads, .kv_type = o->kv_type};
     strata_err rc = pkg_model_open(o->path, &po, &s->pkg, em);
@@ -80,6 +83,7 @@ static strata_err chain_open(const struct options *o, struct chain *c, struct st
         c->n = i + 1;
         strata_err rc = open_stage(o, first, end, &c->stage[i], em);
         if (rc) return rc;
+        if (i == 0) cli_signer_show(o->path, pkg_model_signature(c->stage[0].pkg));
         first = end;
     }
     const struct engine_info *info = engine_info(c->stage[0].engine);
@@ -172,7 +176,7 @@ static bool parse_cuts(char *text, struct options *o) {
     return true;
 }
 
-enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY };
+enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE };
 
 static const struct option long_options[] = {
     {"out", required_argument, NULL, 'o'},
@@ -182,13 +186,14 @@ static const struct option long_options[] = {
     {"batch", required_argument, NULL, 'b'},
     {"json", no_argument, NULL, OPT_JSON},
     {"verify", no_argument, NULL, OPT_VERIFY},
+    {"require-signature", required_argument, NULL, OPT_SIGNATURE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
 /* Returns -1 to go on, or the exit status. */
 static int parse_options(const struct cli *cli, int argc, char **argv, struct options *o) {
-    int opt;
+    int opt, status;
     opterr = 0;
     optind = 1;
     while ((opt = getopt_long(argc, argv, ":o:t:b:h", long_options, NULL)) != -1) {
@@ -213,6 +218,10 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
             break;
         case OPT_JSON: o->json = true; break;
         case OPT_VERIFY: o->verify = true; break;
+        case OPT_SIGNATURE:
+            if ((status = cli_signer_take(cli, optarg, &o->signer))) return status;
+            o->verify = true;
+            break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }

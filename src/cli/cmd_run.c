@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/jsonx.h"
-#include "cli/cli.h"
+#include "cli/cli_signer.h"
 #include "decode/sampler.h"
 #include "engine/engine.h"
 #include "text/chat.h"
@@ -52,7 +52,7 @@ static const char usage[] =
     "  -c, --ctx N              context length (default: what the prompt and -n need)\n"
     "  -b, --batch N            prompt tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --kv-type TYPE       type of the KV cache: f16 (default) or f32\n"
-    "      --verify             check the digests of a package's parts before running\n"
+    "      --verify             check the digests of a package's parts before running\n" CLI_SIGNER_HELP
     "      --json               print one JSON object with text, ids and figures instead of text\n"
     "  -h, --help               this text\n"
     "\n"
@@ -69,6 +69,7 @@ struct options {
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
     bool chat, special, ids, ignore_eos, json, verify;
+    struct cli_signer signer;
 };
 
 struct figures {
@@ -199,12 +200,15 @@ static strata_err encode_prompt(struct run *r, struct strata_errmsg *em) {
 
 static strata_err load(struct run *r, struct strata_errmsg *em) {
     const struct options *o = &r->o;
-    struct pkg_model_options po = {
-        .range = {0, PKG_RANGE_ALL}, .flags = o->verify ? PKG_MODEL_VERIFY : 0, .progress = o->verify ? stderr : NULL};
+    struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL},
+                                   .flags = o->verify ? PKG_MODEL_VERIFY : 0,
+                                   .progress = o->verify ? stderr : NULL,
+                                   .require_signature = cli_signer_key(&o->signer)};
     struct engine_options eo = {
         .n_ctx = o->n_ctx, .n_batch = o->n_batch, .max_logits = 1, .n_threads = o->n_threads, .kv_type = o->kv_type};
     uint64_t start = clock_now_ns();
     strata_err rc = pkg_model_open(o->path, &po, &r->pkg, em);
+    if (!rc) cli_signer_show(o->path, pkg_model_signature(r->pkg));
     if (!rc && !o->ids) rc = vocab_new(pkg_model_meta(r->pkg), &r->vocab, em);
     if (!rc) rc = encode_prompt(r, em);
     if (rc) return rc;
@@ -363,6 +367,7 @@ enum {
     OPT_SEED,
     OPT_KV_TYPE,
     OPT_VERIFY,
+    OPT_SIGNATURE,
     OPT_JSON
 };
 
@@ -386,6 +391,7 @@ static const struct option long_options[] = {
     {"batch", required_argument, NULL, 'b'},
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
     {"verify", no_argument, NULL, OPT_VERIFY},
+    {"require-signature", required_argument, NULL, OPT_SIGNATURE},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -415,7 +421,7 @@ static const char *option_name(int opt) {
 }
 
 static int parse(const struct cli *cli, int argc, char **argv, struct options *o) {
-    int opt, index = 0;
+    int opt, status, index = 0;
     opterr = 0;
     optind = 1;
     while ((opt = getopt_long(argc, argv, ":p:f:n:t:c:b:h", long_options, &index)) != -1) {
@@ -427,6 +433,10 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
         case OPT_IDS: o->ids = true; break;
         case OPT_IGNORE_EOS: o->ignore_eos = true; break;
         case OPT_VERIFY: o->verify = true; break;
+        case OPT_SIGNATURE:
+            if ((status = cli_signer_take(cli, optarg, &o->signer))) return status;
+            o->verify = true;
+            break;
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:

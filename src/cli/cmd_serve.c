@@ -5,12 +5,13 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "base/progress.h"
-#include "cli/cli.h"
+#include "cli/cli_signer.h"
+#include "package/pkg_inventory.h"
 #include "package/pkg_model.h"
+#include "plan/plan_cut.h"
 #include "serve/api.h"
 #include "serve/chain.h"
 #include "serve/local.h"
-#include "serve/plan.h"
 #include "text/chat.h"
 #include "text/vocab.h"
 
@@ -32,7 +33,7 @@ static const char usage[] =
     "      --local-stages N     start N stages on this machine; needs no keys (default: 1, when no --stage is given)\n"
     "      --key-dir DIR        this machine's key (default: $XDG_CONFIG_HOME/strata or ~/.config/strata)\n"
     "\n"
-    "Model\n"
+    "Model\n" CLI_SIGNER_HELP
     "  -c, --ctx N              context length in tokens (default: the model's own, at most 4096)\n"
     "  -b, --batch N            prompt tokens computed at once (default: 512)\n"
     "      --kv-type TYPE       type of the KV cache: f16 (default) or f32\n"
@@ -63,6 +64,7 @@ struct options {
     struct wire_addr listen;
     uint32_t n_ctx, n_batch, n_threads;
     bool kv_f32, json;
+    struct cli_signer signer;
 };
 
 struct server {
@@ -114,7 +116,7 @@ static strata_err choose_ctx(struct server *s, struct strata_errmsg *em) {
 }
 
 static strata_err open_model(struct server *s, struct strata_errmsg *em) {
-    struct pkg_model_options po = {.flags = PKG_MODEL_METADATA_ONLY};
+    struct pkg_model_options po = {.flags = PKG_MODEL_METADATA_ONLY, .require_signature = cli_signer_key(&s->o.signer)};
     strata_err rc = pkg_model_open(s->o.package, &po, &s->meta, em);
     if (rc) return rc;
     if (!pkg_model_is_package(s->meta))
@@ -122,16 +124,38 @@ static strata_err open_model(struct server *s, struct strata_errmsg *em) {
                        "%s is a plain GGUF file; stages load layer packages. Make one with: strata "
                        "write-package %s --out-dir DIR",
                        s->o.package, s->o.package);
+    cli_signer_log(&s->log, pkg_model_manifest_sha256(s->meta), pkg_model_signature(s->meta));
     rc = vocab_new(pkg_model_meta(s->meta), &s->vocab, em);
     if (!rc) rc = load_template(s, em);
     if (!rc) rc = choose_ctx(s, em);
     return rc;
 }
 
+/* How many of the last layers are MTP layers, as the metadata says: the layers themselves need not be here. */
+static strata_err count_mtp(const struct server *s, uint32_t *out, struct strata_errmsg *em) {
+    struct pkg_inventory meta = {.meta = pkg_model_meta(s->meta)};
+    char key[128];
+    *out = 0;
+    strata_err rc = pkg_inventory_key(&meta, "nextn_predict_layers", key, sizeof key, em);
+    if (!rc) rc = gguf_reader_get_u32(meta.meta, key, false, out, em);
+    if (!rc && *out >= s->layer_count)
+        rc = err_set(em, STRATA_EFORMAT, "%s is %u, but there are only %u layers", key, *out, s->layer_count);
+    return rc;
+}
+
 static strata_err make_plan(struct server *s, struct strata_errmsg *em) {
-    uint64_t *sizes = NULL, embedding, output;
-    strata_err rc = pkg_model_layer_sizes(s->o.package, &sizes, &s->layer_count, &embedding, &output, em);
-    if (!rc) rc = plan_even(sizes, s->layer_count, embedding, output, s->n_stages, s->ranges, em);
+    uint64_t *sizes = NULL;
+    uint32_t mtp;
+    struct plan_load load = {0};
+    strata_err rc =
+        pkg_model_layer_sizes(s->o.package, &sizes, &s->layer_count, &load.first_extra, &load.last_extra, em);
+    if (!rc) rc = count_mtp(s, &mtp, em);
+    if (rc) goto out;
+    load.layer_bytes = sizes;
+    load.n_layers = s->layer_count;
+    load.n_trunk = s->layer_count - mtp;
+    rc = plan_bytes(&load, s->n_stages, s->ranges, em);
+out:
     free(sizes);
     return rc;
 }
@@ -160,7 +184,7 @@ static strata_err load_identity(struct server *s, struct strata_errmsg *em) {
     if (s->o.key_dir)
         snprintf(s->key_dir, sizeof s->key_dir, "%s", s->o.key_dir);
     else
-        rc = wire_key_default_dir(s->key_dir, sizeof s->key_dir, em);
+        rc = ed25519_key_dir(s->key_dir, sizeof s->key_dir, em);
     if (!rc) rc = wire_key_load(s->key_dir, &s->key, em);
     /* The chain reads the list at every dial; a broken one should be told now. */
     if (!rc) rc = wire_trust_load(s->key_dir, &trust, em);
@@ -227,7 +251,9 @@ static void print_table(const struct server *s) {
 
 /* The same for programs, with the URL. */
 static strata_err print_json(const struct server *s, const char *url, const char *model, struct strata_errmsg *em) {
-    strata_err rc = STRATA_OK;
+    json_t *signature;
+    strata_err rc = pkg_sign_to_json(pkg_model_signature(s->meta), &signature, em);
+    if (rc) return rc;
     json_t *stages = json_array();
     for (uint32_t i = 0; i < s->n_stages; i++) {
         struct chain_stage_info info;
@@ -241,8 +267,8 @@ static strata_err print_json(const struct server *s, const char *url, const char
                                                 (json_int_t)info.loaded.scratch_bytes, "resident_bytes",
                                                 (json_int_t)info.loaded.rss_bytes));
     }
-    json_t *root = json_pack("{s:s, s:o, s:i, s:o}", "url", url, "model", jsonx_text(model, strlen(model)), "n_ctx",
-                             (int)s->n_ctx, "stages", stages);
+    json_t *root = json_pack("{s:s, s:o, s:i, s:o, s:o}", "url", url, "model", jsonx_text(model, strlen(model)),
+                             "n_ctx", (int)s->n_ctx, "stages", stages, "signature", signature);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     if (!text) {
         rc = err_nomem(em, "the description of the server");
@@ -339,6 +365,7 @@ static const struct option longs[] = {
     {"threads", required_argument, NULL, 't'},
     {"listen", required_argument, NULL, 'l'},
     {"api-key-file", required_argument, NULL, 'a'},
+    {"require-signature", required_argument, NULL, 'S'},
     {"model-name", required_argument, NULL, 'm'},
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
@@ -369,6 +396,7 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'a': o->api_key_file = optarg; return CLI_OK;
     case 'm': o->model_name = optarg; return CLI_OK;
     case 'j': o->json = true; return CLI_OK;
+    case 'S': return cli_signer_take(cli, optarg, &o->signer);
     default: break;
     }
     if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)

@@ -2,7 +2,7 @@
 #include "base/jsonx.h"
 #include "base/log.h"
 #include "base/path.h"
-#include "cli/cli.h"
+#include "cli/cli_signer.h"
 #include "stage/stage_engine.h"
 #include "stage/stage_server.h"
 
@@ -28,7 +28,8 @@ static const char usage[] =
     "      --package DIR        the layer package\n"
     "      --listen HOST:PORT   where to listen; port 0 takes any free port\n"
     "  -t, --threads N          threads (default: every core)\n"
-    "      --key-dir DIR        where keys are kept (default: $XDG_CONFIG_HOME/strata or ~/.config/strata)\n"
+    "      --key-dir DIR        where keys are kept (default: $XDG_CONFIG_HOME/strata or "
+    "~/.config/strata)\n" CLI_SIGNER_HELP
     "      --json               print one line of JSON with address and key on standard output when listening\n"
     "      --exit-with-stdin    end when standard input is closed (for programs that start stages)\n"
     "  -h, --help               this text\n"
@@ -43,6 +44,7 @@ struct options {
     const char *package, *listen, *key_dir;
     uint32_t n_threads;
     bool json, exit_with_stdin;
+    struct cli_signer signer;
 };
 
 /* The child of a coordinator: it must not outlive it, and Ctrl-C in their terminal is the coordinator's to handle. */
@@ -62,14 +64,17 @@ static void wait_for_end(bool watch_stdin, const sigset_t *open_mask) {
     }
 }
 
-static void announce(const struct options *o, const struct stage_server *s, const struct wire_key *key) {
-    char addr[WIRE_ADDR_TEXT], pub[WIRE_PUB_TEXT];
+static void announce(const struct options *o, const struct stage_server *s, const struct wire_key *key,
+                     const struct pkg_signature *signature) {
+    char addr[WIRE_ADDR_TEXT], pub[ED25519_PUB_TEXT];
     const struct stage_probe *probe = stage_server_probe(s);
     wire_addr_text(stage_server_addr(s), addr);
-    wire_pub_text(&key->pub, pub);
+    ed25519_pub_text(&key->pub, pub);
     if (o->json) {
         json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:i}", "address", addr, "key", pub, "model_id", probe->model_id,
                                  "manifest_sha256", probe->manifest_sha256, "pid", (int)getpid());
+        json_t *state = NULL;
+        if (line && !pkg_sign_to_json(signature, &state, NULL)) json_object_set_new(line, "signature", state);
         char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
         if (text) puts(text);
         fflush(stdout);
@@ -86,7 +91,7 @@ static strata_err load_identity(const struct options *o, char *dir, size_t cap, 
         if (strlen(o->key_dir) >= cap) return err_set(em, STRATA_EINVAL, "--key-dir is too long");
         memcpy(dir, o->key_dir, strlen(o->key_dir) + 1);
     } else {
-        rc = wire_key_default_dir(dir, cap, em);
+        rc = ed25519_key_dir(dir, cap, em);
     }
     if (!rc) rc = wire_key_load(dir, key, em);
     if (!rc) rc = wire_trust_load(dir, trust, em);
@@ -111,7 +116,7 @@ static int run(const struct cli *cli, const struct options *o) {
     pthread_sigmask(SIG_BLOCK, &ours, &before);
     strata_err rc = wire_addr_parse(o->listen, true, &so.listen, &em);
     if (!rc) rc = load_identity(o, dir, sizeof dir, &key, &trust, &em);
-    if (!rc) rc = stage_engine_new(o->package, o->n_threads, &engine, &em);
+    if (!rc) rc = stage_engine_new(o->package, o->n_threads, cli_signer_key(&o->signer), &engine, &em);
     if (rc) goto out;
     so.backend = stage_engine_backend(engine);
     so.key = key;
@@ -120,7 +125,8 @@ static int run(const struct cli *cli, const struct options *o) {
     so.trust = &trust;
     rc = stage_server_start(&so, &server, &em);
     if (rc) goto out;
-    announce(o, server, key);
+    cli_signer_log(&log, stage_server_probe(server)->manifest_sha256, stage_engine_signature(engine));
+    announce(o, server, key, stage_engine_signature(engine));
     wait_for_end(o->exit_with_stdin, &before);
     /* While it loads, the engine cannot be told to stop; nothing of value is lost by just going. */
     if (!stage_server_stop(server)) _exit(CLI_OK);
@@ -133,13 +139,17 @@ out:
 }
 
 int cmd_stage(const struct cli *cli, int argc, char **argv) {
-    static const struct option longs[] = {
-        {"package", required_argument, NULL, 'p'}, {"listen", required_argument, NULL, 'l'},
-        {"threads", required_argument, NULL, 't'}, {"key-dir", required_argument, NULL, 'k'},
-        {"json", no_argument, NULL, 'j'},          {"exit-with-stdin", no_argument, NULL, 'x'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"package", required_argument, NULL, 'p'},
+                                          {"listen", required_argument, NULL, 'l'},
+                                          {"threads", required_argument, NULL, 't'},
+                                          {"key-dir", required_argument, NULL, 'k'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"exit-with-stdin", no_argument, NULL, 'x'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {"require-signature", required_argument, NULL, 's'},
+                                          {NULL, 0, NULL, 0}};
     struct options o = {0};
-    int opt;
+    int opt, status;
     opterr = 0;
     while ((opt = getopt_long(argc, argv, ":ht:", longs, NULL)) != -1) {
         switch (opt) {
@@ -150,6 +160,9 @@ int cmd_stage(const struct cli *cli, int argc, char **argv) {
                 return cli_usage(cli, "--threads must be from 1 to 512, not '%s'", optarg);
             break;
         case 'k': o.key_dir = optarg; break;
+        case 's':
+            if ((status = cli_signer_take(cli, optarg, &o.signer))) return status;
+            break;
         case 'j': o.json = true; break;
         case 'x': o.exit_with_stdin = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;

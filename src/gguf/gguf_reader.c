@@ -30,6 +30,7 @@ struct gguf_reader {
     size_t len;
     uint32_t version;
     uint32_t alignment;
+    bool header_only; /* payloads lie elsewhere */
     uint64_t data_offset;
     struct gguf_kv *kvs;
     size_t n_kvs; /* those whose key is owned */
@@ -262,7 +263,7 @@ static strata_err read_tensors(struct cursor *c, struct gguf_reader *r, size_t n
         t->name = r->tensor_names[i];
         if ((rc = read_shape(c, t)) || (rc = read_type(c, t))) return rc;
         if ((rc = take_u64(c, "the offset of a tensor", &t->offset))) return rc;
-        if (t->offset % r->alignment != 0)
+        if (t->offset % r->alignment != 0 && !r->header_only)
             return err_set(c->em, STRATA_EFORMAT,
                            "%s: tensor '%s' lies at offset %" PRIu64 ", not a multiple of the alignment %" PRIu32,
                            r->name, t->name, t->offset, r->alignment);
@@ -303,6 +304,7 @@ static strata_err place_data(struct cursor *c, struct gguf_reader *r) {
     uint64_t start;
     if (!checked_align((uint64_t)(c->p - r->data), r->alignment, &start)) return truncated(c, "the data section");
     r->data_offset = start;
+    if (r->header_only) return STRATA_OK;
     for (size_t i = 0; i < r->n_tensors; i++) {
         struct gguf_tensor *t = &r->tensors[i];
         uint64_t begin, end;
@@ -316,8 +318,8 @@ static strata_err place_data(struct cursor *c, struct gguf_reader *r) {
     return check_overlaps(r, c->em);
 }
 
-strata_err gguf_reader_new(const void *data, size_t len, const char *name, struct gguf_reader **out,
-                           struct strata_errmsg *em) {
+static strata_err parse(const void *data, size_t len, const char *name, bool header_only, struct gguf_reader **out,
+                        struct strata_errmsg *em) {
     uint64_t n_tensors = 0, n_kvs = 0;
     strata_err rc;
     struct gguf_reader *r = calloc(1, sizeof *r);
@@ -329,6 +331,7 @@ strata_err gguf_reader_new(const void *data, size_t len, const char *name, struc
     }
     r->data = data;
     r->len = len;
+    r->header_only = header_only;
     struct cursor c = {.r = r, .p = data, .left = len, .em = em};
     rc = read_header(&c, r, &n_tensors, &n_kvs);
     if (!rc) rc = read_pairs(&c, r, (size_t)n_kvs);
@@ -341,6 +344,16 @@ strata_err gguf_reader_new(const void *data, size_t len, const char *name, struc
 out:
     gguf_reader_free(r);
     return rc;
+}
+
+strata_err gguf_reader_new(const void *data, size_t len, const char *name, struct gguf_reader **out,
+                           struct strata_errmsg *em) {
+    return parse(data, len, name, false, out, em);
+}
+
+strata_err gguf_reader_new_header(const void *data, size_t len, const char *name, struct gguf_reader **out,
+                                  struct strata_errmsg *em) {
+    return parse(data, len, name, true, out, em);
 }
 
 void gguf_reader_free(struct gguf_reader *r) {

@@ -41,7 +41,7 @@ struct gguf_tensor {
     uint32_t type;
     uint64_t offset;     /* from the start of the data section */
     uint64_t bytes;      /* payload without padding */
-    const uint8_t *data; /* payload, inside the file */
+    const uint8_t *data; /* payload, inside the file; NULL when the file holds none (gguf_reader_new_header) */
 };
 
 struct gguf_reader;
@@ -49,6 +49,12 @@ struct gguf_reader;
 /* `name` (a path) is used in messages only and is copied. */
 strata_err gguf_reader_new(const void *data, size_t len, const char *name, struct gguf_reader **out,
                            struct strata_errmsg *em);
+/*
+ * As gguf_reader_new, for a file that lists tensors whose payloads lie elsewhere: their data is NULL, and their offsets
+ * are not looked at. gguf_reader_data_offset tells where the payloads would start.
+ */
+strata_err gguf_reader_new_header(const void *data, size_t len, const char *name, struct gguf_reader **out,
+                                  struct strata_errmsg *em);
 void gguf_reader_free(struct gguf_reader *r);
 
 const char *gguf_reader_name(const struct gguf_reader *r);

@@ -58,6 +58,11 @@ static bool parse_split_name(const char *path, uint32_t *no, uint32_t *count) {
     return true;
 }
 
+bool gguf_source_is_split_name(const char *path) {
+    uint32_t no, count;
+    return parse_split_name(path, &no, &count);
+}
+
 static strata_err open_shard(struct shard *s, const char *path, struct strata_errmsg *em) {
     s->path = strdup(path);
     if (!s->path) return err_nomem(em, "a file name");

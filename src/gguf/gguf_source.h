@@ -11,6 +11,9 @@
 
 struct gguf_source;
 
+/* Whether a file's name ends like a split set's member (-00001-of-00002.gguf): programs look for the others then. */
+bool gguf_source_is_split_name(const char *path);
+
 strata_err gguf_source_open(const char *path, struct gguf_source **out, struct strata_errmsg *em);
 void gguf_source_free(struct gguf_source *s);
 

@@ -1,8 +1,9 @@
 /*
  * Deterministic GGUF writer. See gguf_writer.h.
  *
- * Owns the encoded pairs and tensor entries, which are kept in two bounded buffers until the file is written.
- * Refuses whatever gguf_reader would refuse, so that everything it writes can be read back.
+ * Owns the encoded tensor entries and those pairs that were made here, in two bounded buffers; pairs copied from a
+ * reader stay where they are, so that a vocabulary of megabytes costs nothing. Refuses whatever gguf_reader would
+ * refuse, so that everything it writes can be read back.
  */
 #include "gguf/gguf_writer.h"
 
@@ -18,19 +19,32 @@
 enum {
     HEADER_MAX = 1 << 30, /* bytes of all pairs; of all tensor entries as well */
     PIECE = 1 << 20,      /* payload bytes handed to the sink at once */
+    HEAD_BYTES = 24,
     MAX_ALIGNMENT = 1 << 20,
+    DEFAULT_ALIGNMENT = 32, /* of a file that does not say */
     MAX_NAME = 63
+};
+
+/* Copied pairs that stand side by side in the source: one run of borrowed bytes. */
+struct view {
+    size_t own_before; /* bytes of `kvs` that come before this run */
+    const uint8_t *data;
+    size_t len;
 };
 
 struct payload {
     const char *name; /* borrowed */
     const uint8_t *data;
     uint64_t bytes;
+    uint64_t offset; /* from the start of the data section */
 };
 
 struct gguf_writer {
     uint32_t alignment;
     struct buf kvs;
+    struct view *views;
+    size_t n_views, cap_views;
+    uint64_t view_bytes;
     char **keys; /* owned */
     size_t n_kvs, cap_keys;
     struct gguf_index key_index;
@@ -128,7 +142,7 @@ static uint32_t float_bits(float v) {
     return bits;
 }
 
-strata_err gguf_writer_new(uint32_t alignment, struct gguf_writer **out, struct strata_errmsg *em) {
+strata_err gguf_writer_new_bare(uint32_t alignment, struct gguf_writer **out, struct strata_errmsg *em) {
     if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > MAX_ALIGNMENT)
         return err_set(em, STRATA_EINVAL, "alignment %" PRIu32 " is not a power of two up to %d", alignment,
                        MAX_ALIGNMENT);
@@ -137,7 +151,14 @@ strata_err gguf_writer_new(uint32_t alignment, struct gguf_writer **out, struct 
     w->alignment = alignment;
     buf_init(&w->kvs, HEADER_MAX);
     buf_init(&w->infos, HEADER_MAX);
-    strata_err rc = gguf_writer_add_u32(w, "general.alignment", alignment, em);
+    *out = w;
+    return STRATA_OK;
+}
+
+strata_err gguf_writer_new(uint32_t alignment, struct gguf_writer **out, struct strata_errmsg *em) {
+    struct gguf_writer *w = NULL;
+    strata_err rc = gguf_writer_new_bare(alignment, &w, em);
+    if (!rc) rc = gguf_writer_add_u32(w, "general.alignment", alignment, em);
     if (rc) goto out;
     *out = w;
     w = NULL;
@@ -151,6 +172,7 @@ void gguf_writer_free(struct gguf_writer *w) {
     for (size_t i = 0; i < w->n_kvs; i++) free(w->keys[i]);
     free(w->keys);
     buf_deinit(&w->kvs);
+    free(w->views);
     buf_deinit(&w->infos);
     free(w->payloads);
     gguf_index_deinit(&w->key_index);
@@ -160,7 +182,22 @@ void gguf_writer_free(struct gguf_writer *w) {
 
 strata_err gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf_kv *kv, struct strata_errmsg *em) {
     strata_err rc = claim_key(w, kv->key, em);
-    return rc ? rc : buf_append(&w->kvs, kv->raw, kv->raw_bytes, em);
+    if (rc) return rc;
+    struct view *last = w->n_views ? &w->views[w->n_views - 1] : NULL;
+    if (last && last->own_before == w->kvs.len && last->data + last->len == kv->raw) {
+        last->len += kv->raw_bytes;
+    } else {
+        if (w->n_views == w->cap_views) {
+            size_t cap = w->cap_views ? w->cap_views * 2 : 16;
+            struct view *grown = reallocarray(w->views, cap, sizeof *grown);
+            if (!grown) return err_nomem(em, "a GGUF header");
+            w->views = grown;
+            w->cap_views = cap;
+        }
+        w->views[w->n_views++] = (struct view){w->kvs.len, kv->raw, kv->raw_bytes};
+    }
+    w->view_bytes += kv->raw_bytes;
+    return STRATA_OK;
 }
 
 strata_err gguf_writer_copy_kvs(struct gguf_writer *w, const struct gguf_reader *r, struct strata_errmsg *em) {
@@ -205,6 +242,20 @@ strata_err gguf_writer_add_strs(struct gguf_writer *w, const char *key, const st
     return rc;
 }
 
+strata_err gguf_writer_add_u32s(struct gguf_writer *w, const char *key, const uint32_t *v, size_t n,
+                                struct strata_errmsg *em) {
+    strata_err rc = begin_array(w, key, GGUF_KIND_U32, n, em);
+    for (size_t i = 0; i < n && !rc; i++) rc = append_le(&w->kvs, v[i], 4, em);
+    return rc;
+}
+
+strata_err gguf_writer_add_u64s(struct gguf_writer *w, const char *key, const uint64_t *v, size_t n,
+                                struct strata_errmsg *em) {
+    strata_err rc = begin_array(w, key, GGUF_KIND_U64, n, em);
+    for (size_t i = 0; i < n && !rc; i++) rc = append_le(&w->kvs, v[i], 8, em);
+    return rc;
+}
+
 strata_err gguf_writer_add_i32s(struct gguf_writer *w, const char *key, const int32_t *v, size_t n,
                                 struct strata_errmsg *em) {
     strata_err rc = begin_array(w, key, GGUF_KIND_I32, n, em);
@@ -243,8 +294,9 @@ strata_err gguf_writer_add_tensor(struct gguf_writer *w, const char *name, uint3
                                   uint32_t type, const void *data, struct strata_errmsg *em) {
     uint64_t bytes = 0, end, next = 0;
     strata_err rc = check_tensor(w, name, n_dims, ne, type, &bytes, em);
-    if (!rc && (!checked_add(w->next_offset, bytes, &end) || !checked_align(end, w->alignment, &next)))
-        rc = err_set(em, STRATA_ELIMIT, "tensor '%s' would make the file larger than 64 bits can say", name);
+    if (!rc &&
+        (!checked_add(w->next_offset, bytes, &end) || !checked_align(end, w->alignment, &next) || next > INT64_MAX))
+        rc = err_set(em, STRATA_ELIMIT, "tensor '%s' would make the file larger than a file can be", name);
     if (!rc) rc = grow_tensors(w, em);
     if (rc) return rc;
     size_t keep = w->infos.len;
@@ -258,7 +310,8 @@ strata_err gguf_writer_add_tensor(struct gguf_writer *w, const char *name, uint3
         return rc;
     }
     gguf_index_put(&w->tensor_index, name, w->n_tensors);
-    w->payloads[w->n_tensors++] = (struct payload){.name = name, .data = data, .bytes = bytes};
+    w->payloads[w->n_tensors++] =
+        (struct payload){.name = name, .data = data, .bytes = bytes, .offset = w->next_offset};
     w->tensor_bytes += bytes;
     w->next_offset = next;
     return STRATA_OK;
@@ -270,6 +323,24 @@ size_t gguf_writer_tensor_count(const struct gguf_writer *w) {
 
 uint64_t gguf_writer_tensor_bytes(const struct gguf_writer *w) {
     return w->tensor_bytes;
+}
+
+/* The parts are bounded (see add_tensor), so that these sums cannot wrap. */
+static uint64_t header_bytes(const struct gguf_writer *w) {
+    return HEAD_BYTES + w->kvs.len + w->view_bytes + w->infos.len;
+}
+
+uint64_t gguf_writer_data_offset(const struct gguf_writer *w) {
+    uint64_t a = w->alignment;
+    return (header_bytes(w) + a - 1) & ~(a - 1);
+}
+
+uint64_t gguf_writer_tensor_offset(const struct gguf_writer *w, size_t i) {
+    return gguf_writer_data_offset(w) + w->payloads[i].offset;
+}
+
+uint64_t gguf_writer_file_size(const struct gguf_writer *w) {
+    return gguf_writer_data_offset(w) + w->next_offset;
 }
 
 static strata_err emit_padding(const struct gguf_writer *w, uint64_t pos, gguf_writer_sink sink, void *user,
@@ -285,21 +356,47 @@ static strata_err emit_padding(const struct gguf_writer *w, uint64_t pos, gguf_w
     return rc;
 }
 
-strata_err gguf_writer_emit(const struct gguf_writer *w, gguf_writer_sink sink, void *user, struct strata_errmsg *em) {
-    uint8_t head[24] = {'G', 'G', 'U', 'F'};
+static strata_err emit_bytes(const void *data, uint64_t len, gguf_writer_sink sink, void *user,
+                             struct strata_errmsg *em) {
+    const uint8_t *p = data;
+    strata_err rc = STRATA_OK;
+    for (uint64_t at = 0; at < len && !rc; at += PIECE)
+        rc = sink(user, p + at, (size_t)(len - at < PIECE ? len - at : PIECE), em);
+    return rc;
+}
+
+/* Own pairs and borrowed ones, in the order in which they were added. */
+static strata_err emit_pairs(const struct gguf_writer *w, gguf_writer_sink sink, void *user, struct strata_errmsg *em) {
+    size_t own = 0;
+    strata_err rc = STRATA_OK;
+    for (size_t i = 0; i < w->n_views && !rc; i++) {
+        const struct view *v = &w->views[i];
+        if (v->own_before > own) rc = emit_bytes(w->kvs.data + own, v->own_before - own, sink, user, em);
+        own = v->own_before;
+        if (!rc) rc = emit_bytes(v->data, v->len, sink, user, em);
+    }
+    return rc || w->kvs.len == own ? rc : emit_bytes(w->kvs.data + own, w->kvs.len - own, sink, user, em);
+}
+
+strata_err gguf_writer_emit_header(const struct gguf_writer *w, gguf_writer_sink sink, void *user,
+                                   struct strata_errmsg *em) {
+    if (w->alignment != DEFAULT_ALIGNMENT && gguf_index_get(&w->key_index, "general.alignment") == GGUF_INDEX_NONE)
+        return err_set(em, STRATA_EINTERNAL, "the new file lacks general.alignment, which is %" PRIu32, w->alignment);
+    uint8_t head[HEAD_BYTES] = {'G', 'G', 'U', 'F'};
     put_le(head + 4, 3, 4);
     put_le(head + 8, w->n_tensors, 8);
     put_le(head + 16, w->n_kvs, 8);
     strata_err rc = sink(user, head, sizeof head, em);
-    if (!rc) rc = sink(user, w->kvs.data, w->kvs.len, em);
-    if (!rc && w->infos.len) rc = sink(user, w->infos.data, w->infos.len, em);
-    if (!rc) rc = emit_padding(w, sizeof head + w->kvs.len + w->infos.len, sink, user, em);
+    if (!rc) rc = emit_pairs(w, sink, user, em);
+    if (!rc && w->infos.len) rc = emit_bytes(w->infos.data, w->infos.len, sink, user, em);
+    return rc ? rc : emit_padding(w, header_bytes(w), sink, user, em);
+}
+
+strata_err gguf_writer_emit(const struct gguf_writer *w, gguf_writer_sink sink, void *user, struct strata_errmsg *em) {
+    strata_err rc = gguf_writer_emit_header(w, sink, user, em);
     for (size_t i = 0; i < w->n_tensors && !rc; i++) {
         const struct payload *p = &w->payloads[i];
-        for (uint64_t at = 0; at < p->bytes && !rc; at += PIECE) {
-            uint64_t n = p->bytes - at < PIECE ? p->bytes - at : PIECE;
-            rc = sink(user, p->data + at, (size_t)n, em);
-        }
+        rc = emit_bytes(p->data, p->bytes, sink, user, em);
         if (!rc) rc = emit_padding(w, p->bytes, sink, user, em);
     }
     return rc;

@@ -11,17 +11,7 @@
 #include "gguf/gguf_writer.h"
 #include "package/pkg_inventory.h"
 #include "package/pkg_manifest.h"
-#include "package/pkg_select.h"
-
-/* What a file of schema 1 says about itself in its skippy.slice.* keys. */
-struct pkg_slice {
-    uint32_t stage_index;
-    struct pkg_range range; /* may be empty: shared parts hold no layer */
-    bool embeddings, output;
-};
-
-/* Whether a slice holds tensors of a class; METADATA is in every slice. */
-bool pkg_slice_holds(const struct pkg_slice *s, enum pkg_class class, uint32_t layer);
+#include "package/pkg_slice.h"
 
 struct pkg_piece {
     enum pkg_role role;
@@ -54,6 +44,14 @@ strata_err pkg_cut_package2(const struct pkg_inventory *inv, uint64_t max_bytes,
                             struct strata_errmsg *em);
 void pkg_cut_deinit(struct pkg_cut *c);
 
+/* Refuses a model without layers, or with gaps between them. */
+strata_err pkg_cut_check_layers(const struct pkg_inventory *inv, struct strata_errmsg *em);
+
+/* Schema 2: adds the keys that say in which part each tensor of w lies. Also in pkg_cut2.c. */
+strata_err pkg_cut2_carrier(const struct pkg_cut *c, struct gguf_writer *w, struct strata_errmsg *em);
+
+/* Whether piece i is written without payloads: schema 2's carrier lists tensors that lie in other files. */
+bool pkg_cut_is_header_only(const struct pkg_cut *c, size_t i);
 /* A writer that holds piece i whole: metadata and tensors. Freed by gguf_writer_free. */
 strata_err pkg_cut_writer(const struct pkg_cut *c, size_t i, struct gguf_writer **out, struct strata_errmsg *em);
 

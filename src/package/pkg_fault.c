@@ -1,6 +1,8 @@
 /* The list of faults and the table of their codes. See pkg_fault.h. Owns the texts. */
 #include "package/pkg_fault.h"
 
+#include "package/pkg_json.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,7 @@ enum { MAX_FAULTS = 2000 };
 static const char rewrite[] = "write the package again with 'strata write-package'";
 static const char restore[] = "fetch or copy this file again from where the package was published";
 static const char gen[] = "correct the generation block of model-package.json, or leave it out";
+static const char source[] = "compare with the very file that the package was made from, or write the package again";
 static const char fix[] = "correct this field of model-package.json, or write the package again";
 
 static const struct {
@@ -24,7 +27,7 @@ static const struct {
     [PKG_FAULT_INVALID_MANIFEST_JSON] = {"invalid_manifest_json", restore, PKG_ERROR, STRATA_EFORMAT},
     [PKG_FAULT_INVALID_FIELD] = {"invalid_manifest_field", fix, PKG_ERROR, STRATA_EFORMAT},
     [PKG_FAULT_UNSUPPORTED_SCHEMA_VERSION] = {"unsupported_schema_version",
-                                              "use a package of schema version 1, or a newer Strata", PKG_ERROR,
+                                              "use a package of schema version 1 or 2, or a newer Strata", PKG_ERROR,
                                               STRATA_EUNSUPPORTED},
     [PKG_FAULT_INVALID_FORMAT] = {"invalid_format", "set format to \"layer-package\"", PKG_ERROR, STRATA_EFORMAT},
     [PKG_FAULT_EMPTY_MODEL_ID] = {"empty_model_id", "set model_id to the model's coordinate, such as org/repo:variant",
@@ -100,6 +103,21 @@ static const struct {
     [PKG_FAULT_DUPLICATE_TENSOR] = {"duplicate_tensor", rewrite, PKG_ERROR, STRATA_EFORMAT},
     [PKG_FAULT_REPLICA_MISMATCH] = {"replica_mismatch", rewrite, PKG_ERROR, STRATA_EFORMAT},
     [PKG_FAULT_ARCHITECTURE_MISMATCH] = {"architecture_mismatch", rewrite, PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_SOURCE_SHA256_MISMATCH] = {"source_sha256_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_SOURCE_FILE_MISMATCH] = {"source_file_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_SOURCE_LAYER_COUNT_MISMATCH] = {"source_layer_count_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_SOURCE_WIDTH_MISMATCH] = {"source_activation_width_mismatch",
+                                         "set activation_width to the model's embedding length", PKG_ERROR,
+                                         STRATA_EDIGEST},
+    [PKG_FAULT_UNKNOWN_TENSOR] = {"unknown_tensor", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_TENSOR_TYPE_MISMATCH] = {"tensor_type_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_TENSOR_SHAPE_MISMATCH] = {"tensor_shape_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_TENSOR_PAYLOAD_MISMATCH] = {"tensor_payload_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_METADATA_MISMATCH] = {"metadata_mismatch", source, PKG_ERROR, STRATA_EDIGEST},
+    [PKG_FAULT_EMPTY_SLICE] = {"empty_slice", "leave this file out: it holds no tensor", PKG_ERROR, STRATA_EFORMAT},
+    [PKG_FAULT_SOURCE_PROJECTOR_MISMATCH] = {"source_projector_mismatch",
+                                             "compare with the very projectors that the package was made with",
+                                             PKG_ERROR, STRATA_EDIGEST},
     [PKG_FAULT_INVALID_STAGE_COUNT] = {"invalid_stage_count", "give a number of stages of at least 1", PKG_ERROR,
                                        STRATA_EINVAL},
     [PKG_FAULT_STAGE_COUNT_EXCEEDS_LAYER_COUNT] = {"stage_count_exceeds_layer_count",
@@ -252,29 +270,62 @@ static bool reserve(struct pkg_faults *f) {
     return true;
 }
 
-void pkg_faults_add(struct pkg_faults *f, enum pkg_fault_code code, const char *path, const char *fmt, ...) {
-    if (codes[code].severity == PKG_ERROR) f->n_errors++;
-    /* Notes must not crowd out what matters. */
-    if (f->n == MAX_FAULTS || (codes[code].severity == PKG_NOTE && f->n >= MAX_FAULTS / 4)) {
-        f->n_dropped++;
+/* Notes and warnings must not crowd out what matters. */
+static bool is_full(const struct pkg_faults *f, enum pkg_severity severity) {
+    static const size_t max[] = {[PKG_NOTE] = MAX_FAULTS / 4, [PKG_WARNING] = MAX_FAULTS / 2, [PKG_ERROR] = MAX_FAULTS};
+    return f->n >= max[severity];
+}
+
+/* Takes the fault's texts, which may be NULL when there was no memory for them. */
+static void put(struct pkg_faults *f, struct pkg_fault fault, bool whole) {
+    if (fault.severity == PKG_ERROR) f->n_errors++;
+    bool full = is_full(f, fault.severity);
+    if (full) f->n_dropped++;
+    if (!full && whole && reserve(f)) {
+        f->list[f->n++] = fault;
         return;
     }
+    if (!full) f->out_of_memory = true;
+    free(fault.message);
+    free(fault.path);
+}
+
+void pkg_faults_add(struct pkg_faults *f, enum pkg_fault_code code, const char *path, const char *fmt, ...) {
     /* err_set's rules apply: bounded, and no control characters from foreign data. */
     char text[STRATA_ERRMSG_MAX];
     struct strata_errmsg em;
+    struct pkg_fault fault = {.code = code, .severity = codes[code].severity};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     err_set(&em, codes[code].err, "%s", text);
-    struct pkg_fault fault = {.code = code, .message = strdup(em.text), .path = path ? strdup(path) : NULL};
-    if (!fault.message || (path && !fault.path) || !reserve(f)) {
-        f->out_of_memory = true;
-        free(fault.message);
-        free(fault.path);
-        return;
+    bool keep = !is_full(f, fault.severity);
+    fault.message = keep ? strdup(em.text) : NULL;
+    fault.path = keep && path ? strdup(path) : NULL;
+    put(f, fault, fault.message && (!path || fault.path));
+}
+
+void pkg_faults_move(struct pkg_faults *to, struct pkg_faults *from) {
+    size_t listed = 0; /* errors among those that are listed; the others were dropped */
+    for (size_t i = 0; i < from->n; i++) {
+        listed += from->list[i].severity == PKG_ERROR;
+        put(to, from->list[i], true);
     }
-    f->list[f->n++] = fault;
+    to->n_errors += from->n_errors - listed;
+    to->n_dropped += from->n_dropped;
+    to->out_of_memory = to->out_of_memory || from->out_of_memory;
+    free(from->list);
+    *from = (struct pkg_faults){0};
+}
+
+void pkg_faults_raise(struct pkg_faults *f, enum pkg_fault_code code) {
+    for (size_t i = 0; i < f->n; i++) {
+        struct pkg_fault *x = &f->list[i];
+        if (x->code != code || x->severity == PKG_ERROR) continue;
+        x->severity = PKG_ERROR;
+        f->n_errors++;
+    }
 }
 
 strata_err pkg_faults_first(const struct pkg_faults *f, const char *name, struct strata_errmsg *em) {
@@ -282,23 +333,33 @@ strata_err pkg_faults_first(const struct pkg_faults *f, const char *name, struct
     if (f->n_errors == 0) return STRATA_OK;
     const struct pkg_fault *first = NULL;
     for (size_t i = 0; i < f->n && !first; i++)
-        if (codes[f->list[i].code].severity == PKG_ERROR) first = &f->list[i];
+        if (f->list[i].severity == PKG_ERROR) first = &f->list[i];
     if (!first) return err_set(em, STRATA_EFORMAT, "%s: %zu faults", name, f->n_errors);
     char more[64] = "";
     if (f->n_errors > 1) snprintf(more, sizeof more, " (and %zu more; 'strata preflight' lists them)", f->n_errors - 1);
     return err_set(em, codes[first->code].err, "%s: %s%s: %s", name, first->message, more, codes[first->code].remedy);
 }
 
-strata_err pkg_faults_to_json(const struct pkg_faults *f, json_t **out, struct strata_errmsg *em) {
+/* NULL without memory: jansson refuses a value that could not be made. */
+static json_t *to_json(const struct pkg_fault *x, const char *path) {
+    json_t *o = json_object();
+    int bad = json_object_set_new(o, "severity", json_string(pkg_severity_name(x->severity)));
+    if (!bad) bad = json_object_set_new(o, "code", json_string(codes[x->code].name));
+    if (!bad) bad = json_object_set_new(o, "message", pkg_json_text(x->message));
+    if (!bad && path) bad = json_object_set_new(o, "path", pkg_json_text(path));
+    if (!bad) bad = json_object_set_new(o, "remediation", json_string(codes[x->code].remedy));
+    return pkg_json_finish(o, bad);
+}
+
+static strata_err list_to_json(const struct pkg_faults *f, enum pkg_severity least, const char *no_path, json_t **out,
+                               struct strata_errmsg *em) {
     strata_err rc = STRATA_OK;
     json_t *list = json_array();
     if (!list || f->out_of_memory) rc = err_nomem(em, "the list of faults");
     for (size_t i = 0; i < f->n && !rc; i++) {
         const struct pkg_fault *x = &f->list[i];
-        json_t *path = x->path ? jsonx_text(x->path, strlen(x->path)) : NULL;
-        json_t *o = json_pack("{s:s, s:s, s:o, s:o*, s:s}", "severity", pkg_severity_name(codes[x->code].severity),
-                              "code", codes[x->code].name, "message", jsonx_text(x->message, strlen(x->message)),
-                              "path", path, "remediation", codes[x->code].remedy);
+        if (x->severity < least) continue;
+        json_t *o = to_json(x, x->path ? x->path : no_path);
         if (!o || json_array_append_new(list, o) != 0) rc = err_nomem(em, "the list of faults");
     }
     if (rc) {
@@ -307,4 +368,13 @@ strata_err pkg_faults_to_json(const struct pkg_faults *f, json_t **out, struct s
     }
     *out = list;
     return STRATA_OK;
+}
+
+strata_err pkg_faults_to_json(const struct pkg_faults *f, json_t **out, struct strata_errmsg *em) {
+    return list_to_json(f, PKG_NOTE, NULL, out, em);
+}
+
+strata_err pkg_faults_errors_to_json(const struct pkg_faults *f, const char *manifest_path, json_t **out,
+                                     struct strata_errmsg *em) {
+    return list_to_json(f, PKG_ERROR, manifest_path, out, em);
 }

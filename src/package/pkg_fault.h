@@ -73,6 +73,18 @@ enum pkg_fault_code {
     PKG_FAULT_DUPLICATE_TENSOR,
     PKG_FAULT_REPLICA_MISMATCH,
     PKG_FAULT_ARCHITECTURE_MISMATCH,
+    /* files cut from a model, compared with that model */
+    PKG_FAULT_SOURCE_SHA256_MISMATCH,
+    PKG_FAULT_SOURCE_FILE_MISMATCH,
+    PKG_FAULT_SOURCE_LAYER_COUNT_MISMATCH,
+    PKG_FAULT_SOURCE_WIDTH_MISMATCH,
+    PKG_FAULT_UNKNOWN_TENSOR,
+    PKG_FAULT_TENSOR_TYPE_MISMATCH,
+    PKG_FAULT_TENSOR_SHAPE_MISMATCH,
+    PKG_FAULT_TENSOR_PAYLOAD_MISMATCH,
+    PKG_FAULT_METADATA_MISMATCH,
+    PKG_FAULT_EMPTY_SLICE,
+    PKG_FAULT_SOURCE_PROJECTOR_MISMATCH,
     /* stages */
     PKG_FAULT_INVALID_STAGE_COUNT,
     PKG_FAULT_STAGE_COUNT_EXCEEDS_LAYER_COUNT,
@@ -153,6 +165,7 @@ const char *pkg_severity_name(enum pkg_severity s);
 
 struct pkg_fault {
     enum pkg_fault_code code;
+    enum pkg_severity severity;
     char *message; /* owned */
     char *path;    /* owned; relative to the package, or NULL */
 };
@@ -172,11 +185,21 @@ void pkg_faults_deinit(struct pkg_faults *f);
 void pkg_faults_add(struct pkg_faults *f, enum pkg_fault_code code, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Moves all of `from` to the end of `to`; `from` is empty then. So threads can fill lists of their own. */
+void pkg_faults_move(struct pkg_faults *to, struct pkg_faults *from);
+
+/* Makes errors of the faults with this code, for readers that are stricter than this table. */
+void pkg_faults_raise(struct pkg_faults *f, enum pkg_fault_code code);
+
 /* STRATA_OK without errors; else the first one as "name: message", and the count of the others. Warnings are passed
  * over. */
 strata_err pkg_faults_first(const struct pkg_faults *f, const char *name, struct strata_errmsg *em);
 
 /* A new JSON array of {severity, code, message, path?, remediation}. */
 strata_err pkg_faults_to_json(const struct pkg_faults *f, json_t **out, struct strata_errmsg *em);
+
+/* As above, of the errors alone; manifest_path is the path of those that concern none (NULL: they have no path). */
+strata_err pkg_faults_errors_to_json(const struct pkg_faults *f, const char *manifest_path, json_t **out,
+                                     struct strata_errmsg *em);
 
 #endif

@@ -1,8 +1,9 @@
 /*
  * What a package says about where it comes from: the model's coordinate and the source file's place in its repository.
  *
- * A publisher states them; for a quick local package they are derived from the file's name, never from its folder, so
- * that no path of the packager's machine gets into a published file.
+ * A publisher states them, or the source lies in a hub cache, whose folder names state them; for a package that stays
+ * private they may be derived from the file's name. Never from other folders: no path of the packager's machine gets
+ * into a published file.
  */
 #ifndef PKG_IDENTITY_H
 #define PKG_IDENTITY_H
@@ -20,6 +21,7 @@ struct pkg_identity_request {
     const char *source_repo;     /* org/repo; default: taken from model_id */
     const char *source_revision; /* a commit or a tag */
     const char *source_file;     /* the first file's path inside the repository; default: its name */
+    bool local;                  /* the package stays private: what was not said may be missing, or made up */
 };
 
 /* What goes into the manifest; absent texts are empty. */
@@ -33,11 +35,18 @@ struct pkg_identity {
     bool derived;                             /* model_id was made up from the file's name: "local/<stem>" */
 };
 
-strata_err pkg_identity_resolve(const struct pkg_identity_request *want, const struct gguf_source *src,
-                                struct pkg_identity *out, struct strata_errmsg *em);
+/*
+ * path is the source as the user named it. A path .../models--NS--NAME/snapshots/REVISION/FILE supplies repository,
+ * revision, file and model id; what the user said goes before it. EINVAL names each option that is missing.
+ */
+strata_err pkg_identity_resolve(const struct pkg_identity_request *want, const char *path,
+                                const struct gguf_source *src, struct pkg_identity *out, struct strata_errmsg *em);
 
 /* The path of shard i inside the repository: the folder of primary_file, and the shard's own name. */
 strata_err pkg_identity_shard(const struct pkg_identity *id, const struct gguf_source *src, size_t i,
                               char out[PKG_IDENTITY_MAX], struct strata_errmsg *em);
+
+/* Whether text is a model coordinate (org/repo[:variant][@revision]) rather than a path. */
+bool pkg_identity_is_coordinate(const char *text);
 
 #endif

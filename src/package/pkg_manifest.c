@@ -17,7 +17,8 @@
 #include <string.h>
 
 const char *pkg_role_name(enum pkg_role role) {
-    static const char *const names[] = {"metadata", "embeddings", "output", "common", "layer", "projector"};
+    static const char *const names[] = {"metadata", "embeddings", "output",   "common",
+                                        "layer",    "projector",  "publisher"};
     return (unsigned)role < sizeof names / sizeof names[0] ? names[role] : "unknown";
 }
 
@@ -284,7 +285,9 @@ strata_err pkg_manifest_check(const void *data, size_t len, struct pkg_faults *f
                        "the manifest has %zu bytes; at most %d are accepted", len, PKG_MANIFEST_MAX_BYTES);
         return STRATA_OK;
     }
-    if (jsonx_parse(data, len, &root, &why)) {
+    strata_err rc = jsonx_parse(data, len, &root, &why);
+    if (rc == STRATA_ENOMEM) return err_nomem(em, "a manifest");
+    if (rc) {
         pkg_faults_add(faults, PKG_FAULT_INVALID_MANIFEST_JSON, NULL, "%s", why.text);
         return STRATA_OK;
     }
@@ -294,7 +297,7 @@ strata_err pkg_manifest_check(const void *data, size_t len, struct pkg_faults *f
         return err_nomem(em, "a manifest");
     }
     m->root = root;
-    strata_err rc = digest_of(data, len, sha, em);
+    rc = digest_of(data, len, sha, em);
     if (rc) goto out;
     digest_to_hex(sha, sizeof sha, m->sha256);
     if (!json_is_object(root)) {

@@ -39,7 +39,8 @@ enum pkg_role {
     PKG_ROLE_OUTPUT,     /* schema 1 */
     PKG_ROLE_COMMON,     /* schema 2: every tensor that is in no layer */
     PKG_ROLE_LAYER,
-    PKG_ROLE_PROJECTOR
+    PKG_ROLE_PROJECTOR,
+    PKG_ROLE_PUBLISHER /* schema 2: a file of the publisher's, such as config.json; no GGUF */
 };
 enum { PKG_SHARED_COUNT = 3 }; /* schema 1: the first three roles are single files */
 

@@ -8,9 +8,12 @@
 
 #include "base/file.h"
 #include "base/path.h"
+#include "base/pool.h"
 #include "gguf/gguf_index.h"
 #include "gguf/gguf_source.h"
+#include "package/pkg_carrier.h"
 #include "package/pkg_part.h"
+#include "package/pkg_scan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +21,9 @@
 struct pkg_model {
     struct gguf_source *source;    /* of a plain file, else NULL */
     struct pkg_manifest *manifest; /* of a package, else NULL */
-    struct pkg_part *parts;        /* opened parts of a package; the first is the metadata */
-    size_t n_parts;
+    struct pkg_signature signature;
+    struct pkg_part *parts;     /* of a package: one for each artifact, closed (all zero) when the range needs it not */
+    struct pkg_carrier carrier; /* of a schema-2 package */
     const struct gguf_reader *meta;
     struct pkg_select sel;
     char *id;
@@ -67,23 +71,28 @@ static strata_err name_plain(struct pkg_model *m, const char *path, struct strat
     return m->id ? STRATA_OK : err_nomem(em, "a model name");
 }
 
-/* Blocks and tiedness, from the whole tensor table. */
-static void survey_source(const struct gguf_source *src, uint32_t *layer_count, bool *tied) {
-    *layer_count = 0;
-    *tied = gguf_source_find_tensor(src, "output.weight") == NULL;
-    for (size_t i = 0; i < gguf_source_tensor_count(src); i++) {
-        uint32_t layer;
-        const struct gguf_tensor *t = gguf_source_tensor(src, i, NULL);
-        if (pkg_class_of(t->name, &layer) == PKG_CLASS_LAYER && layer >= *layer_count) *layer_count = layer + 1;
-    }
+/* The whole tensor table: how many blocks there are, and what a selection must know. */
+static void survey_source(const struct gguf_source *src, struct pkg_select *sel) {
+    size_t n = gguf_source_tensor_count(src);
+    uint32_t count = 0, layer;
+    for (size_t i = 0; i < n; i++)
+        if (pkg_class_of(gguf_source_tensor(src, i, NULL)->name, &layer) == PKG_CLASS_LAYER && layer >= count)
+            count = layer + 1;
+    pkg_select_init(sel, count);
+    for (size_t i = 0; i < n; i++) pkg_select_note(sel, gguf_source_tensor(src, i, NULL)->name);
 }
 
 static strata_err open_plain(struct pkg_model *m, const char *path, const struct pkg_model_options *opt,
                              struct strata_errmsg *em) {
+    if (opt->require_signature)
+        return err_set(em, STRATA_EAUTH,
+                       "%s is a plain GGUF file, which carries no signature, and one is required; use a signed layer "
+                       "package",
+                       path);
     strata_err rc = gguf_source_open(path, &m->source, em);
     if (rc) return rc;
     m->meta = gguf_source_meta(m->source);
-    survey_source(m->source, &m->sel.layer_count, &m->sel.tied);
+    survey_source(m->source, &m->sel);
     rc = name_plain(m, path, em);
     if (rc || opt->flags & PKG_MODEL_METADATA_ONLY) return rc;
     rc = pkg_select_resolve(opt->range, m->sel.layer_count, path, &m->sel.range, em);
@@ -101,6 +110,7 @@ static strata_err open_plain(struct pkg_model *m, const char *path, const struct
 struct opener {
     struct pkg_model *m;
     const char *dir;
+    const struct pkg_model_options *opt;
     bool verify;
     bool metadata_only; /* then the selection is empty */
     struct progress progress;
@@ -108,53 +118,145 @@ struct opener {
     struct strata_errmsg *em;
 };
 
-static strata_err open_part(struct opener *o, const struct pkg_artifact *a) {
-    struct pkg_part *p = &o->m->parts[o->m->n_parts];
-    o->m->n_parts++; /* from now on pkg_model_free closes it */
-    strata_err rc = pkg_part_open(o->dir, a, o->verify, &o->progress, &o->faults, p, o->em);
-    if (!rc) rc = pkg_faults_first(&o->faults, o->dir, o->em);
-    if (!rc && a->role != PKG_ROLE_METADATA) pkg_part_release_pages(p);
+static strata_err open_part(struct opener *o, size_t i) {
+    struct pkg_part *p = &o->m->parts[i];
+    strata_err rc = pkg_part_open(o->dir, &o->m->manifest->artifacts[i], false, NULL, &o->faults, p, o->em);
+    return rc ? rc : pkg_faults_first(&o->faults, o->dir, o->em);
+}
+
+static strata_err open_needed(struct opener *o, size_t i) {
+    struct pkg_model *m = o->m;
+    if (m->parts[i].reader || !pkg_select_artifact(&m->sel, &m->manifest->artifacts[i])) return STRATA_OK;
+    strata_err rc = open_part(o, i);
+    const struct gguf_reader *r = m->parts[i].reader;
+    for (size_t k = 0; !rc && k < gguf_reader_tensor_count(r); k++)
+        pkg_select_note(&m->sel, gguf_reader_tensor(r, k)->name);
     return rc;
 }
 
-/* Opens every artifact of a role that the range needs. */
-static strata_err open_role(struct opener *o, enum pkg_role role) {
-    const struct pkg_manifest *mf = o->m->manifest;
+/* Schema 1. Whether the embeddings are needed is to be read in the headers of the output and of the layers. */
+static strata_err open_parts1(struct opener *o) {
+    strata_err rc = open_needed(o, PKG_ROLE_OUTPUT);
+    if (!rc) rc = open_needed(o, PKG_ROLE_EMBEDDINGS);
+    for (size_t i = PKG_SHARED_COUNT; i < o->m->manifest->n_artifacts && !rc; i++) rc = open_needed(o, i);
+    return rc ? rc : open_needed(o, PKG_ROLE_EMBEDDINGS);
+}
+
+/* Schema 2. The carrier, which is open, tells what is needed, and how each part must look. */
+static strata_err open_parts2(struct opener *o) {
+    struct pkg_model *m = o->m;
+    const struct pkg_manifest *mf = m->manifest;
+    bool *needed = calloc(mf->n_artifacts, sizeof *needed);
+    if (!needed) return err_nomem(o->em, "a package");
+    pkg_carrier_note(&m->carrier, &m->sel);
+    pkg_carrier_select(&m->carrier, mf, &m->sel, needed);
     strata_err rc = STRATA_OK;
-    for (size_t i = 0; i < mf->n_artifacts && mf->artifacts[i].role <= role && !rc; i++)
-        if (mf->artifacts[i].role == role && pkg_select_artifact(&o->m->sel, &mf->artifacts[i]))
-            rc = open_part(o, &mf->artifacts[i]);
+    for (size_t i = PKG_ROLE_METADATA + 1; i < mf->n_artifacts && !rc; i++) {
+        if (!needed[i]) continue;
+        rc = open_part(o, i);
+        if (!rc) pkg_carrier_check_part(&m->carrier, mf, i, m->parts[i].reader, &o->faults);
+        if (!rc) rc = pkg_faults_first(&o->faults, o->dir, o->em);
+    }
+    free(needed);
     return rc;
 }
 
-/* The output part comes before the embeddings: whether it holds output.weight decides if a last stage needs them. */
 static strata_err open_parts(struct opener *o) {
     struct pkg_model *m = o->m;
-    strata_err rc = open_role(o, PKG_ROLE_METADATA);
+    strata_err rc = open_part(o, PKG_ROLE_METADATA);
     if (rc) return rc;
-    m->meta = m->parts[0].reader;
-    if (o->metadata_only) return STRATA_OK;
-    rc = open_role(o, PKG_ROLE_OUTPUT);
-    if (!rc && m->n_parts > 1) m->sel.tied = gguf_reader_find_tensor(m->parts[1].reader, "output.weight") == NULL;
-    if (!rc) rc = open_role(o, PKG_ROLE_EMBEDDINGS);
-    return rc ? rc : open_role(o, PKG_ROLE_LAYER);
+    m->meta = m->parts[PKG_ROLE_METADATA].reader;
+    if (m->manifest->schema == 2) {
+        rc = pkg_carrier_init(&m->carrier, m->meta, m->manifest, &o->faults, o->em);
+        if (!rc) rc = pkg_faults_first(&o->faults, o->dir, o->em);
+    }
+    if (rc || o->metadata_only) return rc;
+    return m->manifest->schema == 2 ? open_parts2(o) : open_parts1(o);
 }
 
-static uint64_t bytes_to_verify(const struct pkg_manifest *mf, const struct pkg_select *sel) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < mf->n_artifacts; i++)
-        if (pkg_select_artifact(sel, &mf->artifacts[i])) sum += mf->artifacts[i].artifact_bytes;
-    return sum;
+/* ---- digests ---- */
+
+struct verifier {
+    struct opener *o;
+    uint8_t (*sums)[DIGEST_BYTES]; /* one for each artifact */
+};
+
+/* One part; called by several threads. */
+static strata_err hash_part(void *user, size_t i, struct strata_errmsg *em) {
+    struct verifier *v = user;
+    const struct pkg_part *p = &v->o->m->parts[i];
+    if (!p->reader || !p->artifact->has_sha256) return STRATA_OK;
+    struct pkg_scan scan = {.map = p->map, .name = p->artifact->path, .hash = true, .progress = &v->o->progress};
+    strata_err rc = pkg_scan_run(&scan, em);
+    if (!rc) memcpy(v->sums[i], scan.sha256, DIGEST_BYTES);
+    return rc;
 }
 
-static strata_err list_package_tensors(struct pkg_model *m, struct strata_errmsg *em) {
-    size_t total = 0;
-    for (size_t i = 0; i < m->n_parts; i++) total += gguf_reader_tensor_count(m->parts[i].reader);
-    strata_err rc = reserve_tensors(m, total, em);
-    for (size_t i = 0; i < m->n_parts && !rc; i++) {
-        const struct gguf_reader *r = m->parts[i].reader;
-        for (size_t k = 0; k < gguf_reader_tensor_count(r) && !rc; k++)
-            rc = add_tensor(m, gguf_reader_tensor(r, k), gguf_reader_name(r), em);
+/* Hashes every part that is open. */
+static strata_err verify_parts(struct opener *o) {
+    struct pkg_model *m = o->m;
+    size_t n = m->manifest->n_artifacts;
+    uint64_t total = 0;
+    struct verifier v = {.o = o, .sums = calloc(n, sizeof *v.sums)};
+    if (!v.sums) return err_nomem(o->em, "a package");
+    for (size_t i = 0; i < n; i++)
+        if (m->parts[i].reader) total += m->parts[i].map.size; /* what is mapped fits into memory: no wrap */
+    progress_begin(&o->progress, o->opt->progress, "verifying", total);
+    strata_err rc = pool_run(pool_processors(), n, hash_part, &v, o->em);
+    progress_end(&o->progress);
+    for (size_t i = 0; i < n && !rc; i++)
+        if (m->parts[i].reader && m->parts[i].artifact->has_sha256)
+            pkg_part_judge(&m->parts[i], v.sums[i], NULL, &o->faults);
+    free(v.sums);
+    return rc ? rc : pkg_faults_first(&o->faults, o->dir, o->em);
+}
+
+/* ---- the tensors of the range ---- */
+
+/* Parts of schema 1 in the order in which their tensors are listed, that of most models: embeddings, layers, output. */
+static size_t listed(const struct pkg_manifest *m, size_t k) {
+    if (k == 0) return PKG_ROLE_EMBEDDINGS;
+    return k < m->layer_count + (size_t)1 ? PKG_SHARED_COUNT + k - 1 : PKG_ROLE_OUTPUT;
+}
+
+/*
+ * Schema 1: tensors that all parts repeat divide each part's list into stretches. Stretch by stretch, part by part: so
+ * each part's own order is kept, and a package that is written from this list has the same fragments again.
+ */
+static strata_err list_tensors1(struct pkg_model *m, struct strata_errmsg *em) {
+    size_t n_parts = (size_t)m->manifest->layer_count + 2, total = gguf_reader_tensor_count(m->meta);
+    size_t *at = calloc(n_parts, sizeof *at);
+    for (size_t k = 0; k < n_parts; k++) {
+        const struct gguf_reader *r = m->parts[listed(m->manifest, k)].reader;
+        if (r) total += gguf_reader_tensor_count(r);
+    }
+    strata_err rc = at ? reserve_tensors(m, total, em) : err_nomem(em, "the list of tensors");
+    size_t n_marks = rc ? 0 : gguf_reader_tensor_count(m->meta);
+    for (size_t mark = 0; mark <= n_marks && !rc; mark++) {
+        const struct gguf_tensor *end = mark < n_marks ? gguf_reader_tensor(m->meta, mark) : NULL;
+        for (size_t k = 0; k < n_parts && !rc; k++) {
+            const struct gguf_reader *r = m->parts[listed(m->manifest, k)].reader;
+            for (size_t n = r ? gguf_reader_tensor_count(r) : 0; at[k] < n && !rc; at[k]++) {
+                const struct gguf_tensor *t = gguf_reader_tensor(r, at[k]);
+                if (end && strcmp(t->name, end->name) == 0) break;
+                rc = add_tensor(m, t, gguf_reader_name(r), em);
+            }
+        }
+        if (end && !rc) rc = add_tensor(m, end, gguf_reader_name(m->meta), em);
+    }
+    free(at);
+    return rc;
+}
+
+/* Schema 2: in the carrier's order, from where the carrier places them. */
+static strata_err list_tensors2(struct pkg_model *m, struct strata_errmsg *em) {
+    size_t n = gguf_reader_tensor_count(m->meta);
+    strata_err rc = reserve_tensors(m, n, em);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const char *name = gguf_reader_tensor(m->meta, i)->name;
+        const struct gguf_reader *r = m->parts[m->carrier.places[i].artifact].reader;
+        if (r && pkg_select_tensor(&m->sel, name))
+            rc = add_tensor(m, gguf_reader_find_tensor(r, name), gguf_reader_name(r), em);
     }
     return rc;
 }
@@ -163,13 +265,15 @@ static strata_err open_package(struct pkg_model *m, const char *dir, const struc
                                struct strata_errmsg *em) {
     struct opener o = {.m = m,
                        .dir = dir,
-                       .verify = opt->flags & PKG_MODEL_VERIFY,
+                       .opt = opt,
+                       .verify = opt->flags & PKG_MODEL_VERIFY || opt->require_signature,
                        .metadata_only = opt->flags & PKG_MODEL_METADATA_ONLY,
                        .em = em};
     pkg_faults_init(&o.faults);
     strata_err rc = pkg_manifest_load(dir, &m->manifest, em);
+    if (!rc) rc = pkg_sign_require(dir, m->manifest->sha256, opt->require_signature, &m->signature, em);
     if (rc) goto out;
-    m->sel.layer_count = m->manifest->layer_count;
+    pkg_select_init(&m->sel, m->manifest->layer_count);
     if (!o.metadata_only) rc = pkg_select_resolve(opt->range, m->sel.layer_count, dir, &m->sel.range, em);
     if (rc) goto out;
     m->parts = calloc(m->manifest->n_artifacts, sizeof *m->parts);
@@ -178,10 +282,11 @@ static strata_err open_package(struct pkg_model *m, const char *dir, const struc
         rc = err_nomem(em, "a package");
         goto out;
     }
-    progress_begin(&o.progress, o.verify ? opt->progress : NULL, "verifying", bytes_to_verify(m->manifest, &m->sel));
     rc = open_parts(&o);
-    progress_end(&o.progress);
-    if (!rc && !o.metadata_only) rc = list_package_tensors(m, em);
+    if (!rc && o.verify) rc = verify_parts(&o);
+    if (!rc && !o.metadata_only) rc = m->manifest->schema == 2 ? list_tensors2(m, em) : list_tensors1(m, em);
+    for (size_t i = PKG_ROLE_METADATA + 1; i < m->manifest->n_artifacts && !rc; i++)
+        if (m->parts[i].reader) pkg_part_release_pages(&m->parts[i]);
 out:
     pkg_faults_deinit(&o.faults);
     return rc;
@@ -208,7 +313,8 @@ void pkg_model_free(struct pkg_model *m) {
     if (!m) return;
     gguf_index_deinit(&m->index);
     free(m->tensors);
-    for (size_t i = 0; i < m->n_parts; i++) pkg_part_close(&m->parts[i]);
+    pkg_carrier_deinit(&m->carrier);
+    for (size_t i = 0; m->parts && i < m->manifest->n_artifacts; i++) pkg_part_close(&m->parts[i]);
     free(m->parts);
     pkg_manifest_free(m->manifest);
     gguf_source_free(m->source);
@@ -232,8 +338,22 @@ bool pkg_model_is_package(const struct pkg_model *m) {
     return m->manifest != NULL;
 }
 
+size_t pkg_model_part_count(const struct pkg_model *m) {
+    size_t n = 0;
+    for (size_t i = 0; m->manifest && i < m->manifest->n_artifacts; i++) n += m->parts[i].reader != NULL;
+    return n;
+}
+
+const struct pkg_manifest *pkg_model_manifest(const struct pkg_model *m) {
+    return m->manifest;
+}
+
 const char *pkg_model_manifest_sha256(const struct pkg_model *m) {
     return m->manifest ? m->manifest->sha256 : "";
+}
+
+const struct pkg_signature *pkg_model_signature(const struct pkg_model *m) {
+    return m->manifest ? &m->signature : NULL;
 }
 
 const char *pkg_model_id(const struct pkg_model *m) {
@@ -255,106 +375,4 @@ const struct gguf_tensor *pkg_model_tensor(const struct pkg_model *m, size_t i) 
 
 uint64_t pkg_model_tensor_bytes(const struct pkg_model *m) {
     return m->tensor_bytes;
-}
-
-/* ---- layer sizes ---- */
-
-struct sizes {
-    uint64_t *layers;
-    uint32_t count;
-    uint64_t embedding, output;
-};
-
-static strata_err alloc_sizes(struct sizes *s, uint32_t count, struct strata_errmsg *em) {
-    s->layers = calloc(count, sizeof *s->layers);
-    s->count = count;
-    return s->layers ? STRATA_OK : err_nomem(em, "layer sizes");
-}
-
-static void add_size(struct sizes *s, const struct gguf_tensor *t, bool tied) {
-    uint32_t layer;
-    switch (pkg_class_of(t->name, &layer)) {
-    case PKG_CLASS_LAYER: s->layers[layer] += t->bytes; break;
-    case PKG_CLASS_EMBEDDING:
-        s->embedding += t->bytes;
-        if (tied && strcmp(t->name, "token_embd.weight") == 0) s->output += t->bytes;
-        break;
-    case PKG_CLASS_FINAL_NORM:
-    case PKG_CLASS_OUTPUT: s->output += t->bytes; break;
-    default: break; /* in every stage, so it does not matter for a cut */
-    }
-}
-
-static strata_err sizes_plain(const char *path, struct sizes *s, struct strata_errmsg *em) {
-    struct gguf_source *src = NULL;
-    struct pkg_range all = {0, PKG_RANGE_ALL}, resolved;
-    uint32_t count;
-    bool tied;
-    strata_err rc = gguf_source_open(path, &src, em);
-    if (rc) return rc;
-    survey_source(src, &count, &tied);
-    rc = pkg_select_resolve(all, count, path, &resolved, em);
-    if (!rc) rc = alloc_sizes(s, count, em);
-    for (size_t i = 0; !rc && i < gguf_source_tensor_count(src); i++)
-        add_size(s, gguf_source_tensor(src, i, NULL), tied);
-    gguf_source_free(src);
-    return rc;
-}
-
-/* What an artifact adds to a stage: the copies of replicated tensors, which every part holds, do not count. */
-static uint64_t own_bytes(const struct pkg_manifest *mf, const struct pkg_artifact *a) {
-    uint64_t replicated = mf->artifacts[PKG_ROLE_METADATA].tensor_bytes;
-    return a->tensor_bytes >= replicated ? a->tensor_bytes - replicated : a->tensor_bytes;
-}
-
-/* Bytes of a tensor in a shared part, 0 when it is not there. */
-static strata_err tensor_in_part(const char *dir, const struct pkg_artifact *a, const char *name, uint64_t *bytes,
-                                 struct strata_errmsg *em) {
-    struct pkg_faults faults;
-    struct pkg_part part;
-    pkg_faults_init(&faults);
-    strata_err rc = pkg_part_open(dir, a, false, NULL, &faults, &part, em);
-    if (!rc) rc = pkg_faults_first(&faults, dir, em);
-    if (!rc) {
-        const struct gguf_tensor *t = gguf_reader_find_tensor(part.reader, name);
-        *bytes = t ? t->bytes : 0;
-    }
-    pkg_part_close(&part);
-    pkg_faults_deinit(&faults);
-    return rc;
-}
-
-/* Two headers are looked into, for the one fact that the manifest does not state: whether the output is tied. */
-static strata_err sizes_package(const char *dir, struct sizes *s, struct strata_errmsg *em) {
-    struct pkg_manifest *mf = NULL;
-    uint64_t head = 0, embd = 0;
-    size_t n;
-    strata_err rc = pkg_manifest_load(dir, &mf, em);
-    if (rc) return rc;
-    rc = alloc_sizes(s, mf->layer_count, em);
-    if (!rc) rc = tensor_in_part(dir, &mf->artifacts[PKG_ROLE_OUTPUT], "output.weight", &head, em);
-    if (!rc && head == 0) rc = tensor_in_part(dir, &mf->artifacts[PKG_ROLE_EMBEDDINGS], "token_embd.weight", &embd, em);
-    if (rc) goto out;
-    for (uint32_t i = 0; i < mf->layer_count; i++) s->layers[i] = own_bytes(mf, pkg_manifest_layer(mf, i, &n));
-    s->embedding = own_bytes(mf, &mf->artifacts[PKG_ROLE_EMBEDDINGS]);
-    s->output = own_bytes(mf, &mf->artifacts[PKG_ROLE_OUTPUT]) + embd;
-out:
-    pkg_manifest_free(mf);
-    return rc;
-}
-
-strata_err pkg_model_layer_sizes(const char *path, uint64_t **sizes, uint32_t *layer_count, uint64_t *embedding_bytes,
-                                 uint64_t *output_bytes, struct strata_errmsg *em) {
-    char dir[PATH_MAX_LEN];
-    struct sizes s = {0};
-    strata_err rc = pkg_part_folder(path, dir, sizeof dir) ? sizes_package(dir, &s, em) : sizes_plain(path, &s, em);
-    if (rc) goto out;
-    *sizes = s.layers;
-    *layer_count = s.count;
-    *embedding_bytes = s.embedding;
-    *output_bytes = s.output;
-    s.layers = NULL;
-out:
-    free(s.layers);
-    return rc;
 }

@@ -2,11 +2,11 @@
  * A model opened for one half-open layer range: the one door through which the engine sees weights.
  *
  * The path is a layer package (a folder, or its model-package.json) or a plain GGUF file (or a member of a split set).
- * From a package only the parts that the range needs are opened and mapped: metadata, the layers of the range,
- * embeddings for the first stage (and for the last one when the output is tied), output for the last stage. From a
- * plain file everything is mapped, and the lookups below still answer only for tensors that belong to the range, so
- * that a stage behaves the same for both. Sizes are always checked against the manifest; digests when PKG_MODEL_VERIFY
- * is given.
+ * From a package of either schema only the parts that the range needs are opened and mapped (see pkg_select.h): in
+ * schema 1 metadata, the layers of the range, embeddings for the first stage (and where else they are used), output for
+ * the last stage; in schema 2 the carrier, and the parts where it places a tensor of the range. From a plain file
+ * everything is mapped, and the lookups below still answer only for tensors that belong to the range, so that a stage
+ * behaves the same for both. Sizes are always checked against the manifest; digests when PKG_MODEL_VERIFY is given.
  */
 #ifndef PKG_MODEL_H
 #define PKG_MODEL_H
@@ -15,6 +15,7 @@
 #include "base/progress.h"
 #include "gguf/gguf_reader.h"
 #include "package/pkg_select.h" /* struct pkg_range */
+#include "package/pkg_sign.h"
 
 struct pkg_model;
 
@@ -27,6 +28,9 @@ struct pkg_model_options {
     struct pkg_range range;
     unsigned flags;
     FILE *progress; /* where a verification bar is drawn, or NULL */
+    /* Refuse anything but a package with a good signature by this key, or NULL. Implies PKG_MODEL_VERIFY: the signature
+     * covers the parts through the digests in the manifest. */
+    const struct ed25519_pub *require_signature;
 };
 
 /* Errors name the file and, for a bad range, the number of layers there are. */
@@ -40,8 +44,14 @@ const struct gguf_reader *pkg_model_meta(const struct pkg_model *m);
 uint32_t pkg_model_layer_count(const struct pkg_model *m);
 struct pkg_range pkg_model_range(const struct pkg_model *m);
 bool pkg_model_is_package(const struct pkg_model *m);
+/* Parts of a package that are open, the metadata included. */
+size_t pkg_model_part_count(const struct pkg_model *m);
+/* View; NULL for a plain file. */
+const struct pkg_manifest *pkg_model_manifest(const struct pkg_model *m);
 /* Identity for the hand-shake of stages: SHA-256 of model-package.json, lower-case hex; "" for a plain file. */
 const char *pkg_model_manifest_sha256(const struct pkg_model *m);
+/* What the package's signature turned out to be; NULL for a plain file. */
+const struct pkg_signature *pkg_model_signature(const struct pkg_model *m);
 /* A name for people and for the API: model_id of a package, general.name or the file's stem of a plain file. */
 const char *pkg_model_id(const struct pkg_model *m);
 

@@ -3,14 +3,19 @@
 
 #include "base/path.h"
 #include "package/pkg_class.h"
+#include "package/pkg_inside.h"
+#include "package/pkg_scan.h"
+#include "package/pkg_slice.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-enum { PIECE = 4 << 20 };
+bool pkg_part_is_fragment(const struct pkg_artifact *a) {
+    return a->role != PKG_ROLE_PROJECTOR && a->role != PKG_ROLE_PUBLISHER;
+}
 
 /* Whether a part of this role may hold a tensor of this class. Replicated tensors may be anywhere. */
 static bool may_hold(const struct pkg_artifact *a, const char *name) {
@@ -25,13 +30,17 @@ static bool may_hold(const struct pkg_artifact *a, const char *name) {
     }
 }
 
+/* Schema 2 states no counts, and its carrier alone says which tensor is taken from where: what else a part holds does
+ * not matter. */
 static void check_tensors(const struct pkg_part *p, struct pkg_faults *faults) {
     const struct pkg_artifact *a = p->artifact;
-    size_t count = gguf_reader_tensor_count(p->reader);
+    if (!a->has_counts) return;
+    size_t count = gguf_reader_tensor_count(p->reader), own = 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         const struct gguf_tensor *t = gguf_reader_tensor(p->reader, i);
         bytes += t->bytes; /* all lie inside one file and do not overlap: no wrap */
+        own += pkg_class_is_owned(pkg_class_of(t->name, NULL)) && may_hold(a, t->name);
         if (!may_hold(a, t->name))
             pkg_faults_add(faults, PKG_FAULT_FOREIGN_TENSOR, a->path,
                            "%.200s holds tensor '%s', which does not belong to this part", a->path, t->name);
@@ -45,80 +54,132 @@ static void check_tensors(const struct pkg_part *p, struct pkg_faults *faults) {
                        a->tensor_bytes);
     if (a->role == PKG_ROLE_EMBEDDINGS && !gguf_reader_find_tensor(p->reader, "token_embd.weight"))
         pkg_faults_add(faults, PKG_FAULT_MISSING_TENSOR, a->path, "%.200s does not hold token_embd.weight", a->path);
+    if (a->role == PKG_ROLE_LAYER && own == 0)
+        pkg_faults_add(faults, PKG_FAULT_MISSING_TENSOR, a->path, "%.200s holds no tensor of layer %" PRIu32, a->path,
+                       a->layer);
+}
+
+/* A fragment that says of itself that it is another one: files were exchanged, or the manifest was edited. */
+static void check_slice(struct pkg_part *p, struct pkg_faults *faults) {
+    const struct pkg_artifact *a = p->artifact;
+    struct pkg_slice slice;
+    struct strata_errmsg why;
+    if (!a->has_counts || !pkg_part_is_fragment(a)) return;
+    if (pkg_slice_read(p->reader, &slice, &p->has_slice_keys, &why))
+        pkg_faults_add(faults, PKG_FAULT_SLICE_KEYS_MISMATCH, a->path, "%s", why.text);
+    else if (p->has_slice_keys && !pkg_slice_fits(&slice, a))
+        pkg_faults_add(faults, PKG_FAULT_SLICE_KEYS_MISMATCH, a->path,
+                       "%.200s says of itself that it is layers %" PRIu32 "..%" PRIu32 "%s%s, but the manifest has it "
+                       "as %s",
+                       a->path, slice.range.first, slice.range.end, slice.embeddings ? " with embeddings" : "",
+                       slice.output ? " with output" : "", pkg_role_name(a->role));
+}
+
+void pkg_part_judge(struct pkg_part *p, const uint8_t sha256[DIGEST_BYTES], const char *why,
+                    struct pkg_faults *faults) {
+    const struct pkg_artifact *a = p->artifact;
+    p->digest_checked = true;
+    p->digest_ok = sha256 && memcmp(sha256, a->sha256, DIGEST_BYTES) == 0;
+    if (!sha256) {
+        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_SHA256_UNREADABLE, a->path, "%s", why);
+    } else if (!p->digest_ok) {
+        char hex[DIGEST_HEX];
+        digest_to_hex(sha256, DIGEST_BYTES, hex);
+        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_SHA256_MISMATCH, a->path,
+                       "%.200s was altered or damaged: its SHA-256 is %.16s..., not the manifest's", a->path, hex);
+    }
 }
 
 static strata_err verify_digest(struct pkg_part *p, struct progress *progress, struct pkg_faults *faults,
                                 struct strata_errmsg *em) {
-    uint8_t sum[DIGEST_BYTES];
-    struct digest *d = NULL;
-    strata_err rc = digest_new(&d, em);
-    for (size_t at = 0; at < p->map.size && !rc; at += PIECE) {
-        size_t n = p->map.size - at < PIECE ? p->map.size - at : PIECE;
-        rc = digest_update(d, p->map.data + at, n, em);
-        if (progress) progress_add(progress, n);
+    struct strata_errmsg why;
+    struct pkg_scan scan = {.map = p->map, .name = p->artifact->path, .hash = true, .progress = progress};
+    strata_err rc = pkg_scan_run(&scan, &why);
+    if (rc == STRATA_OK || rc == STRATA_EIO) {
+        pkg_part_judge(p, rc ? NULL : scan.sha256, why.text, faults);
+        return STRATA_OK;
     }
-    if (!rc) rc = digest_final(d, sum, em);
-    digest_free(d);
-    if (rc) return rc;
-    p->digest_checked = true;
-    p->digest_ok = memcmp(sum, p->artifact->sha256, sizeof sum) == 0;
-    if (!p->digest_ok) {
-        char hex[DIGEST_HEX];
-        digest_to_hex(sum, sizeof sum, hex);
-        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_SHA256_MISMATCH, p->artifact->path,
-                       "%.200s was altered or damaged: its SHA-256 is %.16s..., not the manifest's", p->artifact->path,
-                       hex);
+    if (em) *em = why;
+    return rc;
+}
+
+static void refuse_file(const struct pkg_artifact *a, strata_err rc, const struct strata_errmsg *why,
+                        struct pkg_faults *faults) {
+    switch (rc) {
+    case STRATA_ENOENT:
+        pkg_faults_add(faults, PKG_FAULT_MISSING_ARTIFACT, a->path, "%.200s is missing", a->path);
+        break;
+    case STRATA_EINVAL:
+        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_NOT_FILE, a->path, "%.200s is not a regular file", a->path);
+        break;
+    case STRATA_EAUTH: pkg_faults_add(faults, PKG_FAULT_ARTIFACT_OUTSIDE_PACKAGE, a->path, "%s", why->text); break;
+    default: pkg_faults_add(faults, PKG_FAULT_ARTIFACT_UNREADABLE, a->path, "%s", why->text); break;
     }
+}
+
+/* The file itself: inside the package, regular, of the right size. *mapped tells that it is. */
+static strata_err map_file(const char *dir, struct pkg_part *p, bool *mapped, struct pkg_faults *faults,
+                           struct strata_errmsg *em) {
+    const struct pkg_artifact *a = p->artifact;
+    struct strata_errmsg why;
+    struct stat st;
+    int fd = -1;
+    strata_err rc = pkg_inside_open(dir, a->path, &fd, &why);
+    if (!rc && fstat(fd, &st) != 0) rc = err_sys(&why, STRATA_EIO, errno, "cannot look at %.200s", a->path);
+    if (rc) goto out;
+    p->present = true;
+    p->actual_bytes = (uint64_t)st.st_size;
+    if (p->actual_bytes == a->artifact_bytes)
+        rc = file_map_fd(fd, a->path, &p->map, &why);
+    else
+        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_SIZE_MISMATCH, a->path,
+                       "%.200s has %" PRIu64 " bytes; the manifest says %" PRIu64, a->path, p->actual_bytes,
+                       a->artifact_bytes);
+out:
+    if (fd >= 0) close(fd);
+    if (rc == STRATA_ENOMEM) return err_nomem(em, "a part of the package");
+    if (rc) refuse_file(a, rc, &why, faults);
+    *mapped = !rc && p->actual_bytes == a->artifact_bytes;
     return STRATA_OK;
 }
 
-/* The file itself: there, regular, of the right size. True when it was mapped. */
-static bool map_file(const char *path, struct pkg_part *p, struct pkg_faults *faults) {
+/* Reads the bytes before the payload, so that a disk that fails there is told here. */
+static strata_err fetch_header(const struct pkg_part *p, struct strata_errmsg *em) {
+    enum { UNKNOWN = 1 << 20, MOST = 16 << 20 };
     const struct pkg_artifact *a = p->artifact;
-    struct strata_errmsg em;
-    struct stat st;
-    if (stat(path, &st) != 0) {
-        bool absent = errno == ENOENT || errno == ENOTDIR;
-        pkg_faults_add(faults, absent ? PKG_FAULT_MISSING_ARTIFACT : PKG_FAULT_ARTIFACT_UNREADABLE, a->path,
-                       "%.200s %s", a->path, absent ? "is missing" : strerror(errno));
-        return false;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_NOT_FILE, a->path, "%.200s is not a regular file", a->path);
-        return false;
-    }
-    p->present = true;
-    p->actual_bytes = (uint64_t)st.st_size;
-    if (file_map_open(path, &p->map, &em)) {
-        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_UNREADABLE, a->path, "%s", em.text);
-        return false;
-    }
-    p->actual_bytes = p->map.size;
-    if (p->map.size != a->artifact_bytes) {
-        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_SIZE_MISMATCH, a->path,
-                       "%.200s has %zu bytes; the manifest says %" PRIu64, a->path, p->map.size, a->artifact_bytes);
-        return false;
-    }
-    return true;
+    size_t size = p->map.size, n = a->has_counts && a->tensor_bytes < size ? size - (size_t)a->tensor_bytes : UNKNOWN;
+    if (n > MOST) n = MOST;
+    return file_map_fetch(p->map.data, n < size ? n : size, a->path, em);
+}
+
+static strata_err read_header(struct pkg_part *p, struct pkg_faults *faults, struct strata_errmsg *em) {
+    const struct pkg_artifact *a = p->artifact;
+    struct strata_errmsg why;
+    bool carrier = a->role == PKG_ROLE_METADATA && a->id;
+    strata_err rc = fetch_header(p, &why);
+    if (!rc)
+        rc = carrier ? gguf_reader_new_header(p->map.data, p->map.size, a->path, &p->reader, &why)
+                     : gguf_reader_new(p->map.data, p->map.size, a->path, &p->reader, &why);
+    if (rc == STRATA_ENOMEM) return err_nomem(em, "a GGUF header");
+    if (rc == STRATA_EIO)
+        pkg_faults_add(faults, PKG_FAULT_ARTIFACT_UNREADABLE, a->path, "%s", why.text);
+    else if (rc)
+        pkg_faults_add(faults, PKG_FAULT_INVALID_ARTIFACT_GGUF, a->path, "%s", why.text);
+    return STRATA_OK;
 }
 
 strata_err pkg_part_open(const char *dir, const struct pkg_artifact *artifact, bool verify, struct progress *progress,
                          struct pkg_faults *faults, struct pkg_part *out, struct strata_errmsg *em) {
-    char path[PATH_MAX_LEN];
-    struct strata_errmsg why;
     *out = (struct pkg_part){.artifact = artifact};
     if (!artifact->path) return STRATA_OK; /* the manifest's own fault, reported there */
-    strata_err rc = path_join(path, sizeof path, dir, artifact->path, em);
-    if (rc) return rc;
-    if (!map_file(path, out, faults)) return STRATA_OK;
+    bool mapped;
+    strata_err rc = map_file(dir, out, &mapped, faults, em);
+    if (rc || !mapped) return rc;
     if (verify && artifact->has_sha256) rc = verify_digest(out, progress, faults, em);
-    if (rc) return rc;
-    rc = gguf_reader_new(out->map.data, out->map.size, path, &out->reader, &why);
-    if (rc == STRATA_ENOMEM) return err_nomem(em, "a GGUF header");
-    if (rc)
-        pkg_faults_add(faults, PKG_FAULT_INVALID_ARTIFACT_GGUF, artifact->path, "%s", why.text);
-    else
-        check_tensors(out, faults);
+    if (!rc && artifact->role != PKG_ROLE_PUBLISHER) rc = read_header(out, faults, em);
+    if (rc || !out->reader) return rc;
+    check_tensors(out, faults);
+    check_slice(out, faults);
     return STRATA_OK;
 }
 
@@ -130,8 +191,7 @@ void pkg_part_close(struct pkg_part *p) {
 }
 
 void pkg_part_release_pages(const struct pkg_part *p) {
-    /* Advice only: if the system declines, the pages simply stay. */
-    if (p->map.data) (void)madvise((void *)(uintptr_t)p->map.data, p->map.size, MADV_DONTNEED);
+    if (p->map.data) file_map_drop(p->map.data, p->map.size);
 }
 
 bool pkg_part_folder(const char *path, char *dir, size_t cap) {

@@ -4,6 +4,44 @@
 #include <inttypes.h>
 #include <string.h>
 
+enum { TAIL = 64 }; /* bits of the masks: MTP layers are a model's last ones, and few */
+
+void pkg_select_init(struct pkg_select *s, uint32_t layer_count) {
+    *s = (struct pkg_select){.layer_count = layer_count, .tied = true};
+}
+
+/* The bit of a layer in the masks; 0 for layers that are too far from the end to be MTP layers. */
+static uint64_t tail_bit(const struct pkg_select *s, uint32_t layer) {
+    uint32_t back = s->layer_count - 1 - layer;
+    return layer < s->layer_count && back < TAIL ? UINT64_C(1) << back : 0;
+}
+
+void pkg_select_note(struct pkg_select *s, const char *name) {
+    uint32_t layer = 0;
+    enum pkg_class class = pkg_class_of(name, &layer);
+    if (class == PKG_CLASS_OUTPUT && strcmp(name, "output.weight") == 0) s->tied = false;
+    if (class != PKG_CLASS_LAYER || strncmp(name, "blk.", 4) != 0) return;
+    const char *rest = strchr(name + 4, '.');
+    if (!rest || strncmp(rest, ".nextn.", 7) != 0) return;
+    s->mtp |= tail_bit(s, layer);
+    if (strcmp(rest, ".nextn.embed_tokens.weight") == 0) s->mtp_own |= tail_bit(s, layer);
+}
+
+bool pkg_select_is_mtp(const struct pkg_select *s, uint32_t layer) {
+    return (s->mtp & tail_bit(s, layer)) != 0;
+}
+
+bool pkg_select_borrows(const struct pkg_select *s, uint32_t layer) {
+    return (s->mtp & ~s->mtp_own & tail_bit(s, layer)) != 0;
+}
+
+static bool has_borrower(const struct pkg_select *s) {
+    uint32_t layer = s->range.end, far = s->layer_count > TAIL ? s->layer_count - TAIL : 0;
+    while (layer > s->range.first && layer > far)
+        if (pkg_select_borrows(s, --layer)) return true;
+    return false;
+}
+
 strata_err pkg_select_resolve(struct pkg_range want, uint32_t layer_count, const char *name, struct pkg_range *out,
                               struct strata_errmsg *em) {
     if (layer_count == 0)
@@ -32,7 +70,7 @@ bool pkg_select_is_last(const struct pkg_select *s) {
 }
 
 bool pkg_select_embeddings(const struct pkg_select *s) {
-    return pkg_select_is_first(s) || (pkg_select_is_last(s) && s->tied);
+    return pkg_select_is_first(s) || (pkg_select_is_last(s) && s->tied) || has_borrower(s);
 }
 
 bool pkg_select_output(const struct pkg_select *s) {
@@ -59,8 +97,7 @@ bool pkg_select_tensor(const struct pkg_select *s, const char *name) {
     switch (pkg_class_of(name, &layer)) {
     case PKG_CLASS_LAYER: return pkg_select_layer(s, layer);
     case PKG_CLASS_EMBEDDING:
-        /* The tied last stage multiplies by the token embeddings; the other input tables are the first stage's alone.
-         */
+        /* Logits and MTP layers use the token embeddings; the other input tables are the first stage's alone. */
         return pkg_select_is_first(s) || (pkg_select_embeddings(s) && strcmp(name, "token_embd.weight") == 0);
     case PKG_CLASS_FINAL_NORM:
     case PKG_CLASS_OUTPUT: return pkg_select_output(s);

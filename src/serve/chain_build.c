@@ -238,7 +238,7 @@ static void on_error(struct stage *s, uint32_t seq, const struct wire_buf *paylo
 
 /* ---- links ---- */
 
-static bool on_trust(void *ctx, const struct wire_pub *key) {
+static bool on_trust(void *ctx, const struct ed25519_pub *key) {
     struct stage *s = ctx;
     struct chain *c = s->chain;
     struct wire_trust fresh = {0};

@@ -35,7 +35,7 @@ struct stage {
     struct wire_addr addr;
     uint32_t first, end;
     struct wire_link *link; /* loop thread */
-    struct wire_pub key;
+    struct ed25519_pub key;
     enum stage_progress progress;
     uint64_t heard_ns, pinged_ns;
     struct wire_msg_loaded loaded; /* under the lock */

@@ -210,13 +210,13 @@ static strata_err read_line(const struct local *l, int fd, struct buf *b, struct
 static strata_err parse_line(const struct buf *b, struct child *c, struct strata_errmsg *em) {
     json_t *o = NULL;
     const char *addr, *key, *line_end = memchr(b->data, '\n', b->len);
-    struct wire_pub pub;
+    struct ed25519_pub pub;
     strata_err rc = jsonx_parse(b->data, (size_t)(line_end - b->data), &o, em);
     if (!rc) rc = jsonx_get_str(o, "", "address", true, &addr, em);
     if (!rc) rc = jsonx_get_str(o, "", "key", true, &key, em);
     if (!rc) rc = wire_addr_parse(addr, false, &c->addr, em);
-    if (!rc) rc = wire_pub_parse(key, &pub, em);
-    if (!rc && !wire_pub_equal(&pub, &c->key->pub))
+    if (!rc) rc = ed25519_pub_parse(key, &pub, em);
+    if (!rc && !ed25519_pub_equal(&pub, &c->key->pub))
         rc = err_set(em, STRATA_EINTERNAL, "it has another key than it was given");
     json_decref(o);
     return rc;

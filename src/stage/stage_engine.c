@@ -8,6 +8,10 @@
 struct stage_engine {
     char *package;
     uint32_t n_threads;
+    bool signature_required;
+    struct ed25519_pub signer;      /* whose, when required */
+    struct pkg_signature signature; /* this and the digest: of the package as it was probed */
+    char manifest_sha256[DIGEST_HEX];
 };
 
 struct unit {
@@ -23,11 +27,17 @@ static void unit_free(void *ptr) {
     free(u);
 }
 
+static strata_err open_package(const struct stage_engine *e, struct pkg_range range, unsigned flags,
+                               struct pkg_model **out, struct strata_errmsg *em) {
+    struct pkg_model_options opt = {
+        .range = range, .flags = flags, .require_signature = e->signature_required ? &e->signer : NULL};
+    return pkg_model_open(e->package, &opt, out, em);
+}
+
 static strata_err probe(void *self, struct stage_probe *out, struct strata_errmsg *em) {
     struct stage_engine *e = self;
-    struct pkg_model_options opt = {.flags = PKG_MODEL_METADATA_ONLY};
     struct pkg_model *m;
-    strata_err rc = pkg_model_open(e->package, &opt, &m, em);
+    strata_err rc = open_package(e, (struct pkg_range){0}, PKG_MODEL_METADATA_ONLY, &m, em);
     if (rc) return rc;
     const char *id = pkg_model_id(m);
     const char *sha = pkg_model_manifest_sha256(m);
@@ -42,6 +52,8 @@ static strata_err probe(void *self, struct stage_probe *out, struct strata_errms
         *out = (struct stage_probe){.layer_count = pkg_model_layer_count(m)};
         memcpy(out->model_id, id, strnlen(id, sizeof out->model_id - 1));
         memcpy(out->manifest_sha256, sha, sizeof out->manifest_sha256);
+        memcpy(e->manifest_sha256, sha, sizeof e->manifest_sha256);
+        e->signature = *pkg_model_signature(m);
     }
     pkg_model_free(m);
     return rc;
@@ -50,7 +62,6 @@ static strata_err probe(void *self, struct stage_probe *out, struct strata_errms
 static strata_err load(void *self, const struct stage_load *req, void **out, struct stage_unit_info *info,
                        struct strata_errmsg *em) {
     struct stage_engine *e = self;
-    struct pkg_model_options mo = {.range = {req->first, req->end}, .flags = PKG_MODEL_VERIFY};
     struct engine_options eo = {.n_ctx = req->n_ctx,
                                 .n_batch = req->n_batch,
                                 .n_threads = e->n_threads,
@@ -58,7 +69,11 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
                                 .kv_type = req->kv_f32 ? ENGINE_KV_F32 : ENGINE_KV_F16};
     struct unit *u = calloc(1, sizeof *u);
     if (!u) return err_nomem(em, "a stage");
-    strata_err rc = pkg_model_open(e->package, &mo, &u->model, em);
+    strata_err rc = open_package(e, (struct pkg_range){req->first, req->end}, PKG_MODEL_VERIFY, &u->model, em);
+    /* The coordinator compared the digest that the probe told it. */
+    if (!rc && strcmp(pkg_model_manifest_sha256(u->model), e->manifest_sha256) != 0)
+        rc = err_set(em, STRATA_EDIGEST, "the package %s was replaced after this stage was started; start it again",
+                     e->package);
     if (!rc) rc = engine_new(u->model, &eo, &u->engine, em);
     if (rc) {
         unit_free(u);
@@ -88,8 +103,8 @@ static strata_err truncate_to(void *unit, uint32_t pos, struct strata_errmsg *em
     return engine_truncate(u->engine, pos, em);
 }
 
-strata_err stage_engine_new(const char *package, uint32_t n_threads, struct stage_engine **out,
-                            struct strata_errmsg *em) {
+strata_err stage_engine_new(const char *package, uint32_t n_threads, const struct ed25519_pub *require_signature,
+                            struct stage_engine **out, struct strata_errmsg *em) {
     struct stage_engine *e = calloc(1, sizeof *e);
     if (e) e->package = strdup(package);
     if (!e || !e->package) {
@@ -97,6 +112,8 @@ strata_err stage_engine_new(const char *package, uint32_t n_threads, struct stag
         return err_nomem(em, "a stage");
     }
     e->n_threads = n_threads;
+    e->signature_required = require_signature != NULL;
+    if (require_signature) e->signer = *require_signature;
     *out = e;
     return STRATA_OK;
 }
@@ -105,6 +122,10 @@ void stage_engine_free(struct stage_engine *e) {
     if (!e) return;
     free(e->package);
     free(e);
+}
+
+const struct pkg_signature *stage_engine_signature(const struct stage_engine *e) {
+    return &e->signature;
 }
 
 struct stage_backend stage_engine_backend(struct stage_engine *e) {

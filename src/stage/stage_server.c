@@ -61,7 +61,7 @@ void stage_peer_send_fault(struct peer *p, uint32_t seq, const struct strata_err
 }
 
 /* Looks a key up in the list; *name gets what the list calls it. */
-static bool in_trust_list(struct stage_server *s, const struct wire_pub *key, char name[WIRE_NAME_MAX]) {
+static bool in_trust_list(struct stage_server *s, const struct ed25519_pub *key, char name[WIRE_NAME_MAX]) {
     struct wire_trust fresh = {0};
     struct strata_errmsg em;
     char quoted[500];
@@ -80,15 +80,15 @@ static bool in_trust_list(struct stage_server *s, const struct wire_pub *key, ch
     return entry != NULL;
 }
 
-static bool on_trust(void *ctx, const struct wire_pub *key) {
+static bool on_trust(void *ctx, const struct ed25519_pub *key) {
     struct peer *p = ctx;
     const struct session *ss = &p->server->session;
     char name[WIRE_NAME_MAX];
     /* Whom we dialled on the coordinator's word must be exactly who it named. */
-    if (p->kind == PEER_NEXT) return wire_pub_equal(key, &ss->assign.next_key);
+    if (p->kind == PEER_NEXT) return ed25519_pub_equal(key, &ss->assign.next_key);
     p->trusted = in_trust_list(p->server, key, name);
     if (p->trusted) return true;
-    return ss->state >= SESSION_LOADED && ss->assign.count > 1 && wire_pub_equal(key, &ss->assign.prev_key);
+    return ss->state >= SESSION_LOADED && ss->assign.count > 1 && ed25519_pub_equal(key, &ss->assign.prev_key);
 }
 
 static strata_err make_welcome(const struct stage_server *s, struct buf *json, struct strata_errmsg *em) {
@@ -108,9 +108,9 @@ static void send_welcome(struct peer *p) {
 
 static void hello_control(struct peer *p) {
     struct stage_server *s = p->server;
-    char text[512], self[WIRE_ADDR_TEXT], key[WIRE_PUB_TEXT];
+    char text[512], self[WIRE_ADDR_TEXT], key[ED25519_PUB_TEXT];
     if (!p->trusted) {
-        wire_pub_text(wire_link_peer_key(p->link), key);
+        ed25519_pub_text(wire_link_peer_key(p->link), key);
         snprintf(text, sizeof text,
                  "the stage at %s does not trust this machine's key %s as a coordinator; on that "
                  "machine run: strata key trust %s",

@@ -86,7 +86,7 @@ void stage_session_on_next(struct stage_server *s, const struct wire_frame *f, s
 void stage_session_lost(struct stage_server *s, enum peer_kind kind, const struct strata_errmsg *why);
 /* NULL when a neighbour with this HELLO and key belongs to the session, else why not. */
 const char *stage_session_check_prev(const struct stage_server *s, const struct wire_msg_hello *hello,
-                                     const struct wire_pub *key);
+                                     const struct ed25519_pub *key);
 void stage_session_on_loaded(struct stage_server *s);
 void stage_session_tick(struct stage_server *s);
 

@@ -76,12 +76,12 @@ void stage_session_lost(struct stage_server *s, enum peer_kind kind, const struc
 }
 
 const char *stage_session_check_prev(const struct stage_server *s, const struct wire_msg_hello *hello,
-                                     const struct wire_pub *key) {
+                                     const struct ed25519_pub *key) {
     const struct session *ss = &s->session;
     const struct wire_msg_assign *a = &ss->assign;
     if (ss->state < SESSION_LOADED) return "this stage has no session for a neighbour to join";
     if (strcmp(hello->session, a->session) != 0) return "this stage is in another session";
-    if (a->count < 2 || !wire_pub_equal(key, &a->prev_key)) return "this stage expects a neighbour with another key";
+    if (a->count < 2 || !ed25519_pub_equal(key, &a->prev_key)) return "this stage expects a neighbour with another key";
     uint32_t before = a->index == 0 ? a->count - 1 : a->index - 1;
     enum wire_role role = a->index == 0 ? WIRE_ROLE_RETURN : WIRE_ROLE_FORWARD;
     if (hello->index != before || hello->role != role) return "this stage expects another neighbour";

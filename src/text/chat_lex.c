@@ -1,6 +1,6 @@
 /* Tokens of chat templates. See chat_lex.h. Owns nothing; refuses bytes and literals that are not Jinja2. */
 #include "text/chat_lex.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>

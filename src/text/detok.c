@@ -1,6 +1,6 @@
 /* Streaming detokenizer. See detok.h. Owns the bytes of the character that is not complete yet. */
 #include "text/detok.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

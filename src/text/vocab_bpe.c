@@ -5,7 +5,7 @@
  * In the file each byte of a token is written as one printable character: itself when it is printable Latin-1, else one
  * from U+0100 on. This file owns that mapping. It refuses vocabularies whose merges name anything but tokens.
  */
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/vocab_impl.h"
 
 #include <string.h>

@@ -45,7 +45,7 @@ const struct wire_addr *wire_link_peer(const struct wire_link *l) {
     return &l->peer;
 }
 
-const struct wire_pub *wire_link_peer_key(const struct wire_link *l) {
+const struct ed25519_pub *wire_link_peer_key(const struct wire_link *l) {
     return &l->peer_key;
 }
 
@@ -256,10 +256,10 @@ static strata_err start_tls(struct wire_link *l, struct strata_errmsg *em) {
 }
 
 static void refuse_untrusted(struct wire_link *l) {
-    char key[WIRE_PUB_TEXT], addr[WIRE_ADDR_TEXT], peer[WIRE_ADDR_TEXT];
+    char key[ED25519_PUB_TEXT], addr[WIRE_ADDR_TEXT], peer[WIRE_ADDR_TEXT];
     struct wire_addr self;
     struct strata_errmsg em;
-    wire_pub_text(&l->peer_key, key);
+    ed25519_pub_text(&l->peer_key, key);
     wire_link_local(l, &self);
     wire_addr_text(&self, addr);
     wire_addr_text(&l->peer, peer);

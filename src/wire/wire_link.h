@@ -26,7 +26,7 @@ struct wire_link;
 
 struct wire_link_ops {
     /* Whether the peer may talk to us. */
-    bool (*trust)(void *ctx, const struct wire_pub *peer);
+    bool (*trust)(void *ctx, const struct ed25519_pub *peer);
     void (*on_open)(struct wire_link *l, void *ctx);
     /* payload is NULL when the frame has none; it belongs to the callee, who releases it. */
     void (*on_frame)(struct wire_link *l, void *ctx, const struct wire_frame *f, struct wire_buf *payload);
@@ -56,7 +56,7 @@ void wire_link_unref(struct wire_link *l);
 
 /* The other end's address: as dialled, or as it reached us. Its key (valid from on_open on). Our own end's address. */
 const struct wire_addr *wire_link_peer(const struct wire_link *l);
-const struct wire_pub *wire_link_peer_key(const struct wire_link *l);
+const struct ed25519_pub *wire_link_peer_key(const struct wire_link *l);
 void wire_link_local(const struct wire_link *l, struct wire_addr *out);
 
 /*

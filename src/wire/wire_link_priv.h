@@ -15,7 +15,7 @@ struct wire_link {
     struct wire_link_options opt;
     atomic_int refs;
     struct wire_addr peer;
-    struct wire_pub peer_key;
+    struct ed25519_pub peer_key;
     bool acceptor;
 
     /* Written by the loop thread alone; `state` also under the lock when it leaves OPEN for CLOSED. */

@@ -69,10 +69,10 @@ static strata_err get_f32(const json_t *o, const char *key, double lo, double hi
     return rc;
 }
 
-static strata_err get_key(const json_t *o, const char *key, struct wire_pub *out, struct strata_errmsg *em) {
+static strata_err get_key(const json_t *o, const char *key, struct ed25519_pub *out, struct strata_errmsg *em) {
     const char *s;
     strata_err rc = jsonx_get_str(o, "", key, true, &s, em);
-    if (!rc) rc = wire_pub_parse(s, out, em);
+    if (!rc) rc = ed25519_pub_parse(s, out, em);
     return rc == STRATA_EINVAL ? STRATA_EFORMAT : rc;
 }
 
@@ -143,14 +143,14 @@ strata_err wire_msg_welcome_decode(const void *data, size_t len, struct wire_msg
 /* ---- ASSIGN ---- */
 
 strata_err wire_msg_assign_encode(const struct wire_msg_assign *m, struct buf *out, struct strata_errmsg *em) {
-    char addr[WIRE_ADDR_TEXT], next[WIRE_PUB_TEXT], prev[WIRE_PUB_TEXT];
+    char addr[WIRE_ADDR_TEXT], next[ED25519_PUB_TEXT], prev[ED25519_PUB_TEXT];
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "session", m->session, "index",
                           (json_int_t)m->index, "count", (json_int_t)m->count, "first", (json_int_t)m->first, "end",
                           (json_int_t)m->end, "n_ctx", (json_int_t)m->n_ctx, "n_batch", (json_int_t)m->n_batch,
                           "kv_type", m->kv_f32 ? "f32" : "f16", "manifest_sha256", m->manifest_sha256);
     if (o && m->count > 1) {
         json_t *n = json_pack("{s:s, s:s, s:s}", "next_addr", wire_addr_text(&m->next_addr, addr), "next_key",
-                              wire_pub_text(&m->next_key, next), "prev_key", wire_pub_text(&m->prev_key, prev));
+                              ed25519_pub_text(&m->next_key, next), "prev_key", ed25519_pub_text(&m->prev_key, prev));
         if (!n || json_object_update(o, n)) {
             json_decref(o);
             o = NULL;

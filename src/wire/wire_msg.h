@@ -58,8 +58,8 @@ struct wire_msg_assign {
     /* With count > 1: whom to dial (the next stage, or the first from the last), and whose dialling to accept (the
      * previous stage's key, or the last one's at the first stage). */
     struct wire_addr next_addr;
-    struct wire_pub next_key;
-    struct wire_pub prev_key;
+    struct ed25519_pub next_key;
+    struct ed25519_pub prev_key;
 };
 
 struct wire_msg_loading {

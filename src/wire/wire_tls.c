@@ -42,7 +42,8 @@ static SSL_CTX *make_ctx(const SSL_METHOD *method, const struct wire_key *key) {
               SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:"
                                             "TLS_AES_256_GCM_SHA384") == 1 &&
               SSL_CTX_set1_groups_list(ctx, "X25519") == 1 && SSL_CTX_set1_sigalgs_list(ctx, "ed25519") == 1 &&
-              SSL_CTX_use_certificate(ctx, key->cert) == 1 && SSL_CTX_use_PrivateKey(ctx, key->pkey) == 1 &&
+              SSL_CTX_use_certificate(ctx, key->cert) == 1 &&
+              SSL_CTX_use_PrivateKey(ctx, ed25519_key_evp(key->own)) == 1 &&
               SSL_CTX_set_alpn_protos(ctx, alpn, ALPN_LEN) == 0;
     if (!ok) {
         SSL_CTX_free(ctx);
@@ -84,7 +85,7 @@ void wire_tls_free(struct wire_tls *tls) {
     free(tls);
 }
 
-strata_err wire_tls_peer(SSL *ssl, struct wire_pub *out, struct strata_errmsg *em) {
+strata_err wire_tls_peer(SSL *ssl, struct ed25519_pub *out, struct strata_errmsg *em) {
     const unsigned char *proto;
     unsigned len;
     SSL_get0_alpn_selected(ssl, &proto, &len);

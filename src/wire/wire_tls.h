@@ -14,7 +14,7 @@
 struct wire_tls {
     SSL_CTX *server;
     SSL_CTX *client;
-    struct wire_pub pub; /* our own key */
+    struct ed25519_pub pub; /* our own key */
 };
 
 /* The key may be freed afterwards. Freed by wire_tls_free, once no link uses it. */
@@ -22,7 +22,7 @@ strata_err wire_tls_new(const struct wire_key *key, struct wire_tls **out, struc
 void wire_tls_free(struct wire_tls *tls);
 
 /* After the handshake: that the protocol was agreed on, and the peer's key. */
-strata_err wire_tls_peer(SSL *ssl, struct wire_pub *out, struct strata_errmsg *em);
+strata_err wire_tls_peer(SSL *ssl, struct ed25519_pub *out, struct strata_errmsg *em);
 /* The reason of the latest failure on this thread, for people; empties OpenSSL's error queue. Returns out. */
 const char *wire_tls_reason(char *out, size_t cap);
 

@@ -34,13 +34,13 @@ void wire_trust_deinit(struct wire_trust *t) {
     *t = (struct wire_trust){0};
 }
 
-const struct wire_trust_entry *wire_trust_find(const struct wire_trust *t, const struct wire_pub *pub) {
+const struct wire_trust_entry *wire_trust_find(const struct wire_trust *t, const struct ed25519_pub *pub) {
     for (size_t i = 0; i < t->n; i++)
-        if (wire_pub_equal(&t->entries[i].pub, pub)) return &t->entries[i];
+        if (ed25519_pub_equal(&t->entries[i].pub, pub)) return &t->entries[i];
     return NULL;
 }
 
-strata_err wire_trust_add(struct wire_trust *t, const struct wire_pub *pub, const char *name,
+strata_err wire_trust_add(struct wire_trust *t, const struct ed25519_pub *pub, const char *name,
                           struct strata_errmsg *em) {
     struct wire_trust_entry entry = {.pub = *pub};
     if (name) {
@@ -50,7 +50,7 @@ strata_err wire_trust_add(struct wire_trust *t, const struct wire_pub *pub, cons
         memcpy(entry.name, name, strlen(name) + 1);
     }
     for (size_t i = 0; i < t->n; i++) {
-        if (wire_pub_equal(&t->entries[i].pub, pub)) {
+        if (ed25519_pub_equal(&t->entries[i].pub, pub)) {
             t->entries[i] = entry;
             return STRATA_OK;
         }
@@ -64,11 +64,11 @@ strata_err wire_trust_add(struct wire_trust *t, const struct wire_pub *pub, cons
 }
 
 strata_err wire_trust_remove(struct wire_trust *t, const char *key_or_name, struct strata_errmsg *em) {
-    struct wire_pub pub;
-    bool by_key = wire_pub_parse(key_or_name, &pub, NULL) == STRATA_OK;
+    struct ed25519_pub pub;
+    bool by_key = ed25519_pub_parse(key_or_name, &pub, NULL) == STRATA_OK;
     size_t kept = 0;
     for (size_t i = 0; i < t->n; i++) {
-        bool hit = by_key ? wire_pub_equal(&t->entries[i].pub, &pub) : strcmp(t->entries[i].name, key_or_name) == 0;
+        bool hit = by_key ? ed25519_pub_equal(&t->entries[i].pub, &pub) : strcmp(t->entries[i].name, key_or_name) == 0;
         if (!hit) t->entries[kept++] = t->entries[i];
     }
     if (kept == t->n)
@@ -79,7 +79,7 @@ strata_err wire_trust_remove(struct wire_trust *t, const char *key_or_name, stru
 
 /* One line, NUL-terminated and writable. */
 static strata_err parse_line(char *line, unsigned number, struct wire_trust *t, struct strata_errmsg *em) {
-    struct wire_pub pub;
+    struct ed25519_pub pub;
     size_t len = strlen(line);
     while (len && is_blank(line[len - 1])) line[--len] = '\0';
     while (is_blank(*line)) line++;
@@ -88,7 +88,7 @@ static strata_err parse_line(char *line, unsigned number, struct wire_trust *t, 
     while (*name && !is_blank(*name)) name++;
     if (*name) *name++ = '\0';
     while (is_blank(*name)) name++;
-    strata_err rc = wire_pub_parse(line, &pub, em);
+    strata_err rc = ed25519_pub_parse(line, &pub, em);
     if (!rc && wire_trust_find(t, &pub)) rc = err_set(em, STRATA_EFORMAT, "the key stands there twice");
     if (!rc) rc = wire_trust_add(t, &pub, *name ? name : NULL, em);
     if (!rc) return STRATA_OK;
@@ -163,9 +163,9 @@ strata_err wire_trust_save(const char *dir, const struct wire_trust *t, struct s
     strata_err rc = path_join(path, sizeof path, dir, "trusted", em);
     if (!rc) rc = buf_append_str(&text, "# Public keys that this machine trusts: written by 'strata key'.\n", em);
     for (size_t i = 0; i < t->n && !rc; i++) {
-        char key[WIRE_PUB_TEXT];
+        char key[ED25519_PUB_TEXT];
         const struct wire_trust_entry *e = &t->entries[i];
-        rc = buf_printf(&text, em, "%s%s%s\n", wire_pub_text(&e->pub, key), e->name[0] ? " " : "", e->name);
+        rc = buf_printf(&text, em, "%s%s%s\n", ed25519_pub_text(&e->pub, key), e->name[0] ? " " : "", e->name);
     }
     if (!rc && !file_is_dir(dir)) rc = file_mkdirs(dir, 0700, em);
     if (!rc) rc = file_write_all(path, buf_cstr(&text), text.len, 0600, em);

@@ -1,5 +1,6 @@
 """What the process tests share: where things are, running strata, small models and packages made once a run."""
 import atexit
+import hashlib
 import os
 import re
 import shutil
@@ -21,10 +22,15 @@ atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 needs_model = unittest.skipUnless(MODEL, "STRATA_MODEL names no real model")
 
 
-def run(*args, limit_s=120, stdin=b"", env=None):
+def run(*args, limit_s=120, stdin=b"", env=None, cwd=None):
     """Runs strata; returns CompletedProcess with bytes. A hang is a failure."""
     return subprocess.run([STRATA, *map(str, args)], input=stdin, capture_output=True, timeout=limit_s,
-                          env={**os.environ, **(env or {})}, check=False)
+                          env={**os.environ, **(env or {})}, cwd=cwd, check=False)
+
+
+def sha256(path):
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 _made = {}
@@ -49,7 +55,7 @@ def package_of(model):
     key = ("package", model)
     if key not in _made:
         path = os.path.join(WORK, f"package-{len(_made)}")
-        done = run("write-package", model, "--out-dir", path)
+        done = run("write-package", model, "--local", "--out-dir", path)
         assert done.returncode == 0, done.stderr.decode()
         _made[key] = path
     return _made[key]

@@ -43,7 +43,7 @@ class BadInput(unittest.TestCase):
         self.fails("run", path, "-p", "hello", says=says)
         self.fails("logits", path, "--out", out, "1", "2", says=says)
         self.fails("tokenize", path, says=says, stdin=b"hello\n")
-        self.fails("write-package", path, "--out-dir", out + "-package", says=says)
+        self.fails("write-package", path, "--local", "--out-dir", out + "-package", says=says)
         self.assertFalse(os.path.exists(out))
 
     def test_missing_file(self):
@@ -168,7 +168,7 @@ class BadInput(unittest.TestCase):
         model = common.generated(layers=2, seed=1)
         package = self.package_copy()
         before = sorted(os.listdir(package))
-        self.fails("write-package", model, "--out-dir", package, says=["empty"])
+        self.fails("write-package", model, "--local", "--out-dir", package, says=["empty"])
         self.assertEqual(before, sorted(os.listdir(package)))
 
     def test_usage(self):

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the fuzz targets: tests/fuzz/corpus/gguf and tests/fuzz/corpus/manifest.
+"""Writes the seeds of the fuzz targets: tests/fuzz/corpus/gguf, tests/fuzz/corpus/manifest and tests/fuzz/corpus/split.
 
 The seeds are committed; run this again after changing it. Each is a small file that takes one road through a parser.
+Those named after a CVE, an advisory (ghsa) or a pull request of llama.cpp, ggml, gguf-py or Ollama are the least case of
+that fault.
 """
 import json
 import os
@@ -80,6 +82,110 @@ def gguf_seeds():
     }
 
 
+def wide(value):
+    return struct.pack("<Q", value)
+
+
+def known_gguf_faults():
+    """One or more seeds for each published fault of a GGUF reader."""
+    u32 = lambda v: struct.pack("<I", v)
+    pad = b"\0" * 64
+    seeds = {}
+    for name, n in (("31", 1 << 31), ("32", (1 << 32) - 1), ("63", 1 << 63), ("64", (1 << 64) - 1)):
+        seeds["cve-2024-21825-pairs-2e" + name] = gguf(n_pairs=n) + pad
+        seeds["cve-2024-21836-tensors-2e" + name] = gguf(n_tensors=n) + pad
+        seeds["cve-2024-23496-string-2e" + name] = gguf([text("k") + u32(8) + wide(n)]) + pad
+        seeds["cve-2024-23605-key-2e" + name] = gguf([wide(n) + b"k"]) + pad
+        seeds["cve-2024-21825-strings-2e" + name] = gguf([text("k") + u32(9) + u32(8) + wide(n)]) + pad
+        seeds["cve-2024-21825-numbers-2e" + name] = gguf([text("k") + u32(9) + u32(10) + wide(n)]) + pad
+        seeds["pr-26318-size-2e" + name] = gguf((), [tensor("t", [n], 24, 0)], pad)
+    for n in (0, 5, (1 << 32) - 1):
+        seeds["cve-2024-21802-dims-%d" % n] = gguf((), [text("t") + u32(n) + wide(1) * min(n, 5) + u32(0) + wide(0)], pad)
+    whole = gguf([pair("general.architecture", 8, text("llama"))], [tensor("a", [8], 0, 0)], b"x" * 32)
+    for at in (3, 7, 15, 23, 31, 60, 90, len(whole) - 1):
+        seeds["cve-2024-32878-cut-%d" % at] = whole[:at]
+    model = [pair("general.architecture", 8, text("llama")), pair("llama.block_count", 4, u32(1)),
+             pair("llama.embedding_length", 4, u32(8))]
+    for i in range(len(model)):
+        seeds["cve-2024-41130-without-%d" % i] = gguf(model[:i] + model[i + 1:], [tensor("blk.0.a", [8], 0, 0)], b"x" * 32)
+    top = (1 << 63) - 1
+    seeds["cve-2025-53630-sum"] = gguf((), [tensor("a", [top], 24, 0), tensor("b", [top], 24, 1 << 63)], pad)
+    seeds["cve-2026-27940-padded"] = gguf((), [tensor("a", [top - 30], 24, 0), tensor("b", [32], 24, (1 << 63) - 32)], pad)
+    seeds["cve-2026-27940-end"] = gguf((), [tensor("a", [64], 24, (1 << 64) - 64)], pad)
+    seeds["cve-2026-7482-shape"] = gguf((), [tensor("t", [1 << 20, 1 << 10], 0, 0)], pad)
+    for name, kind, raw in (("0", 4, u32(0)), ("3", 4, u32(3)), ("2e31", 4, u32(1 << 31)), ("2e63", 10, wide(1 << 63)),
+                            ("text", 8, text("32")), ("list", 9, array(4, [u32(32)])), ("signed", 5, u32(32)), ("byte", 0, b" ")):
+        seeds["ghsa-96jg-alignment-" + name] = gguf([pair("general.alignment", kind, raw)], [tensor("t", [1], 0, 0)], pad)
+    gib = 1 << 30
+    seeds["ggml-pr-1516-string"] = gguf([text("k") + u32(8) + wide(gib)]).ljust(160, b"x")
+    seeds["ggml-pr-1516-strings"] = gguf([text("k") + u32(9) + u32(8) + wide(gib)]).ljust(160, b"\0")
+    seeds["ggml-pr-1516-bytes"] = gguf([text("k") + u32(9) + u32(0) + wide(gib)]).ljust(160, b"x")
+    # 43 bytes each: a list of lists or of nothing, as long as a count can be.
+    seeds["gguf-py-25378-lists"] = (gguf(n_pairs=1) + text("")[:8] + u32(9) + u32(9) + wide((1 << 64) - 1))[:43]
+    seeds["gguf-py-25378-unknown"] = (gguf(n_pairs=1) + text("a") + u32(9) + u32(13) + wide(1 << 62))[:43]
+    seeds["gguf-py-27188-product"] = gguf((), [tensor("t", [1 << 33, 1 << 31, 4, 1], 0, 0)], pad)
+    seeds["duplicate-key"] = gguf([pair("k", 4, u32(1)), pair("k", 8, text("1"))])
+    seeds["duplicate-tensor"] = gguf((), [tensor("t", [8], 0, 0), tensor("t", [8], 0, 32)], pad)
+    seeds["overlap-unordered"] = gguf((), [tensor("b", [16], 0, 32), tensor("a", [16], 0, 0)], b"x" * 96)
+    seeds["nested-deep"] = gguf([text("k") + (u32(9) * 200 + wide(1)) * 3])
+    seeds["cve-2025-49847-token"] = gguf([text("tokenizer.ggml.tokens") + u32(9) + u32(8) + wide(1) + wide(1 << 31)]) + pad
+    seeds["plamo2-26511-byte-token"] = gguf([pair("tokenizer.ggml.tokens", 9, array(8, [text("<0x-1>"), text("<0x"), text("<0xZZ>")]))])
+    return seeds
+
+
+def split_set(members, named=0, missing=False):
+    """A seed of fuzz_split: see there."""
+    out = bytes([len(members) - 1 | named << 2 | (16 if missing else 0)])
+    for data in members[:-1]:
+        out += struct.pack("<H", len(data)) + data
+    return out + members[-1]
+
+
+def split_keys(no, count, total):
+    return [pair("split.no", 2, struct.pack("<H", no)), pair("split.count", 2, struct.pack("<H", count)),
+            pair("split.tensors.count", 5, struct.pack("<i", total))]
+
+
+def split_seeds():
+    arch = [pair("general.architecture", 8, text("llama")), pair("llama.embedding_length", 4, struct.pack("<I", 8))]
+    one = lambda name: [tensor(name, [8], 0, 0)]
+    data = bytes(range(32))
+    names = ["token_embd.weight", "blk.0.attn_q.weight", "blk.1.nextn.eh_proj.weight", "output_norm.weight"]
+
+    def members(count, total=None, first=True):
+        held = names[:count] if first else [None] + names[:count - 1]
+        total = count - (not first) if total is None else total
+        return [gguf((arch if i == 0 else []) + split_keys(i, count, total), one(n) if n else (), data if n else b"")
+                for i, n in enumerate(held)]
+    good = members(2)
+    return {
+        "one": split_set([gguf(arch, one(names[0]), data)]),
+        "one-marked": split_set([gguf(arch + split_keys(0, 1, 1), one(names[0]), data)]),
+        "one-not-split": split_set([gguf(arch + split_keys(0, 0, 1), one(names[0]), data)]),
+        "two": split_set(good),
+        "two-second-named": split_set(good, 1),
+        "three": split_set(members(3), 2),
+        "four": split_set(members(4), 3),
+        "no-tensors-first": split_set(members(3, first=False)),
+        "missing": split_set(good, 0, True),
+        "empty-member": split_set([good[0], b""]),
+        "swapped": split_set(good[::-1]),
+        "same-twice": split_set([good[0], good[0]]),
+        "foreign": split_set([good[0], gguf(split_keys(1, 3, 2), one("x"), data)]),
+        "wrong-total": split_set(members(2, total=7)),
+        "negative-total": split_set(members(2, total=-1)),
+        "no-keys": split_set([good[0], gguf((), one("x"), data)]),
+        "duplicate": split_set([good[0], gguf(split_keys(1, 2, 2), one(names[0]), data)]),
+        "wide-keys": split_set([gguf([pair("split.no", 10, wide(0)), pair("split.count", 10, wide((1 << 32) + 2)),
+                                      pair("split.tensors.count", 10, wide(2))], one("a"), data), good[1]]),
+        "text-keys": split_set([gguf([pair("split.no", 8, text("0")), pair("split.count", 8, text("2"))], one("a"), data), good[1]]),
+        "other-alignment": split_set([good[0], gguf(split_keys(1, 2, 2) + [pair("general.alignment", 4, struct.pack("<I", 64))],
+                                                    one("b"), data, align=64)]),
+        "other-version": split_set([good[0], gguf(split_keys(1, 2, 2), one("b"), data, version=2)]),
+        "cut-member": split_set([good[0], good[1][:-5]]),
+    }
+
+
 def artifact(path, **more):
     entry = {"path": path, "tensor_count": 2, "tensor_bytes": 64, "artifact_bytes": 200, "sha256": SHA}
     entry.update(more)
@@ -128,12 +234,64 @@ def manifest_seeds():
     }
 
 
+def known_manifest_faults():
+    """Paths from outside (CVE-2024-37032 and its kin), numbers that do not fit, texts that are none."""
+    seeds = {}
+    paths = {"absolute": "/etc/passwd", "parent": "..", "inside": "a/../../b", "dot": "./a", "empty": "", "twice": "a//b", "end": "a/",
+             "backslash": "a\\..\\b", "colon": "c:a", "nul": "a\u0000b", "device": "NUL.gguf", "device-inside": "a/com1", "newline": "a\nb",
+             "long": "x" * 300, "deep": "a/" * 2000 + "b", "case": "SHARED/Metadata.gguf", "manifest": "model-package.json",
+             "split": "layers/m-00001-of-00002.gguf", "space": "a /b.", "tilde": "~/a", "unicode": "\u202e/a", "percent": "%2e%2e/a"}
+    for name, path in paths.items():
+        seeds["cve-2024-37032-path-" + name] = manifest(layers=[artifact(path, layer_index=0), artifact("b", layer_index=1)])
+    for name, raw in (("2e31", "2147483648"), ("2e32", "4294967295"), ("2e63", "9223372036854775807"), ("2e64", "18446744073709551616"),
+                      ("minus", "-1"), ("real", "2.0"), ("exponent", "1e400"), ("text", '"2"'), ("nan", "NaN"), ("null", "null"), ("deep", "[" * 600)):
+        for key in ("layer_count", "schema_version", "activation_width", "created_at_unix_secs"):
+            doc = manifest()
+            at = doc.index(b'"%s":' % key.encode()) + len(key) + 3
+            end = min(x for x in (doc.find(b",", at), doc.find(b"}", at)) if x > 0)
+            seeds["number-%s-%s" % (key.split("_")[0], name)] = doc[:at] + raw.encode() + doc[end:]
+        doc = manifest()
+        at = doc.index(b'"artifact_bytes":') + 17
+        seeds["number-bytes-" + name] = doc[:at] + raw.encode() + doc[doc.index(b",", at):]
+    seeds["duplicate-key"] = manifest()[:-1] + b',"schema_version":1}'
+    seeds["sha-upper"] = manifest(source_model={"path": "m", "sha256": SHA.upper()})
+    seeds["sha-short"] = manifest(layers=[artifact("a", layer_index=0, sha256=SHA[:-1]), artifact("b", layer_index=1, sha256=SHA + "0")])
+    seeds["no-tensors-but-bytes"] = manifest(layers=[artifact("a", layer_index=0, tensor_count=0), artifact("b", layer_index=1, tensor_bytes=0)])
+    seeds["surrogate"] = manifest().replace(b"org/model:Q4", b"\\ud800")
+    seeds["not-utf8"] = manifest().replace(b"org/model:Q4", b"\xff\xfe")
+    seeds["bom"] = b"\xef\xbb\xbf" + manifest()
+    for i, v in enumerate(("0", "0.1", "0.1.", "0.1.25.1", "1.0.0", "0.2.0", "0.1.x", "-0.1.25", "99999999999.1.1", " 0.1.25", "")):
+        seeds["abi-%d" % i] = manifest(skippy_abi_version=v)
+    for key in manifest_keys():
+        doc = json.loads(manifest())
+        del doc[key]
+        seeds["without-" + key] = json.dumps(doc, separators=(",", ":")).encode()
+    return seeds
+
+
+def manifest_keys():
+    return list(json.loads(manifest()))
+
+
+def generation_seeds():
+    """Roads through the generation block."""
+    mtp = {"default": "m", "proposers": {"p": {"type": "native-mtp"}},
+           "strategies": {"m": {"type": "native-mtp", "proposer": "p", "prediction_depth": 1, "layer_indices": [1]}}}
+    ngram = {"default": "n", "proposers": {"c": {"type": "ngram-cache", "min_ngram": 2, "max_ngram": 4, "max_proposal_tokens": 8}},
+             "strategies": {"n": {"type": "ngram", "proposer": "c", "window_policy": {"default": "fixed", "initial_window": 4, "min_window": 1, "max_window": 8}}}}
+    out = {"generation-mtp": mtp, "generation-ngram": ngram, "generation-odd": {"default": 1, "proposers": [], "strategies": {"": None}}}
+    return {k: manifest(generation={"policy": {"profile": "glm-dsa-v1", "decode": ""}, "thresholds": {"dense_mask_max_bytes": 0},
+                                    "speculative_decoding": v}) for k, v in out.items()}
+
+
 def main():
-    for folder, seeds in (("gguf", gguf_seeds()), ("manifest", manifest_seeds())):
+    sets = (("gguf", ".gguf", {**gguf_seeds(), **known_gguf_faults()}), ("split", "", split_seeds()),
+            ("manifest", ".json", {**manifest_seeds(), **known_manifest_faults(), **generation_seeds()}))
+    for folder, end, seeds in sets:
         path = os.path.join(HERE, "corpus", folder)
         os.makedirs(path, exist_ok=True)
         for name, data in seeds.items():
-            with open(os.path.join(path, name + (".gguf" if folder == "gguf" else ".json")), "wb") as f:
+            with open(os.path.join(path, name + end), "wb") as f:
                 f.write(data)
 
 

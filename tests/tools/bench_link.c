@@ -30,9 +30,9 @@ struct bench {
 
 static struct bench b = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static bool on_trust(void *ctx, const struct wire_pub *peer) {
+static bool on_trust(void *ctx, const struct ed25519_pub *peer) {
     (void)ctx;
-    return wire_pub_equal(peer, &b.tls[0]->pub) || wire_pub_equal(peer, &b.tls[1]->pub);
+    return ed25519_pub_equal(peer, &b.tls[0]->pub) || ed25519_pub_equal(peer, &b.tls[1]->pub);
 }
 
 static void on_open(struct wire_link *l, void *ctx) {

@@ -39,6 +39,7 @@ struct vocab {
 struct model {
     struct options opt;
     struct gguf_writer *w;
+    struct gguf_source *vocab; /* borrowed from by w */
     uint64_t rng;
     uint32_t n_vocab;
     void *payload[MAX_TENSORS];
@@ -380,11 +381,10 @@ static strata_err write_builtin_vocab(struct model *m, struct strata_errmsg *em)
 }
 
 static strata_err copy_vocab(struct model *m, struct strata_errmsg *em) {
-    struct gguf_source *src;
     const struct gguf_kv *tokens;
-    strata_err rc = gguf_source_open(m->opt.vocab_file, &src, em);
+    strata_err rc = gguf_source_open(m->opt.vocab_file, &m->vocab, em);
     if (rc) return rc;
-    const struct gguf_reader *r = gguf_source_meta(src);
+    const struct gguf_reader *r = gguf_source_meta(m->vocab);
     rc = gguf_reader_get_array(r, "tokenizer.ggml.tokens", true, GGUF_KIND_STRING, &tokens, em);
     if (!rc && (tokens->count == 0 || tokens->count > UINT32_MAX))
         rc = err_set(em, STRATA_EINVAL, "%s has no tokens", m->opt.vocab_file);
@@ -393,7 +393,6 @@ static strata_err copy_vocab(struct model *m, struct strata_errmsg *em) {
         const struct gguf_kv *kv = gguf_reader_kv(r, i);
         if (strncmp(kv->key, "tokenizer.", 10) == 0) rc = gguf_writer_copy_kv(m->w, kv, em);
     }
-    gguf_source_free(src);
     return rc;
 }
 
@@ -580,6 +579,7 @@ static strata_err write_model(struct model *m, struct strata_errmsg *em) {
     if (!rc) rc = add_tensors(m, em);
     if (!rc) rc = gguf_writer_to_file(m->w, m->opt.out, NULL, sha256, &size, em);
     gguf_writer_free(m->w);
+    gguf_source_free(m->vocab);
     for (size_t i = 0; i < m->n; i++) free(m->payload[i]);
     return rc;
 }

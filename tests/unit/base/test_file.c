@@ -5,9 +5,11 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -134,6 +136,57 @@ static void test_map(void **state) {
     assert_int_equal(file_map_open(tmp_path(&T, "fifo"), &map, &em), STRATA_EINVAL);
 }
 
+/* What is open is what is mapped, whatever stands under its name meanwhile. */
+static void test_map_fd(void **state) {
+    (void)state;
+    struct file_map map = {0};
+    struct strata_errmsg em;
+    const char *path = tmp_path(&T, "a");
+    assert_int_equal(file_write_all(path, "old", 3, 0644, &em), STRATA_OK);
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(file_write_all(path, "a new one", 9, 0644, &em), STRATA_OK);
+    assert_int_equal(file_map_fd(fd, "a", &map, &em), STRATA_OK);
+    close(fd);
+    assert_int_equal(map.size, 3);
+    assert_memory_equal(map.data, "old", 3);
+    file_map_close(&map);
+    fd = open(T.path, O_RDONLY);
+    assert_int_equal(file_map_fd(fd, "the folder", &map, &em), STRATA_EINVAL);
+    assert_non_null(strstr(em.text, "the folder"));
+    close(fd);
+    assert_int_equal(file_map_fd(-1, "nothing", &map, &em), STRATA_EIO);
+}
+
+static void test_passes_over_a_map(void **state) {
+    (void)state;
+    enum { SIZE = 300000 };
+    static uint8_t data[SIZE];
+    struct file_map map = {0};
+    struct strata_errmsg em;
+    for (size_t i = 0; i < SIZE; i++) data[i] = (uint8_t)(i * 31);
+    assert_int_equal(file_write_all(tmp_path(&T, "p"), data, SIZE, 0644, &em), STRATA_OK);
+    assert_int_equal(file_map_open(tmp_path(&T, "p"), &map, &em), STRATA_OK);
+    file_map_ahead(map.data, 0);
+    file_map_ahead(map.data + 1, SIZE - 1);
+    assert_int_equal(file_map_fetch(map.data, 0, "p", &em), STRATA_OK);
+    assert_int_equal(file_map_fetch(map.data + 4097, 4096, "p", &em), STRATA_OK);
+    assert_int_equal(file_map_fetch(map.data, SIZE, "p", &em), STRATA_OK);
+    file_map_drop(map.data + 5, 10000);
+    file_map_drop(map.data, 0);
+    assert_memory_equal(map.data, data, SIZE); /* they come again */
+    /* A page that is gone is told, where touching it would end the process. */
+    assert_int_equal(truncate(tmp_path(&T, "p"), 10), 0);
+    strata_err rc = file_map_fetch(map.data, SIZE, "p", &em);
+    if (madvise((void *)(uintptr_t)map.data, 4096, 22) == 0) {
+        assert_int_equal(rc, STRATA_EIO);
+        assert_non_null(strstr(em.text, "p cannot be read"));
+    } else {
+        assert_int_equal(rc, STRATA_OK); /* a kernel that cannot tell */
+    }
+    file_map_close(&map);
+}
+
 static void test_read_limit(void **state) {
     (void)state;
     struct buf b;
@@ -175,6 +228,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_crash, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full, setup, teardown),
         cmocka_unit_test_setup_teardown(test_map, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_map_fd, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_passes_over_a_map, setup, teardown),
         cmocka_unit_test_setup_teardown(test_read_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folders, setup, teardown),
     };

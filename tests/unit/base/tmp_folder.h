@@ -32,11 +32,11 @@ static inline void tmp_folder_remove(const char *path) {
     nftw(path, tmp_folder_unlink, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* folder/name in one of eight rotating buffers: the ninth call overwrites the first result. */
+/* folder/name in one of 64 rotating buffers: the 65th call overwrites the first result. */
 static inline const char *tmp_path(const struct tmp_folder *t, const char *name) {
-    static char out[8][512];
+    static char out[64][512];
     static unsigned turn;
-    char *p = out[turn++ % 8];
+    char *p = out[turn++ % 64];
     snprintf(p, sizeof out[0], "%s/%s", t->path, name);
     return p;
 }

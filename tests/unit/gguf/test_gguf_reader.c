@@ -2,8 +2,10 @@
  * The GGUF reader against good and bad bytes. Each row of a table is a known way in which readers have been broken.
  * Bytes are always handed over in a heap block of exactly their size, so that ASan sees any step beyond the end.
  */
+#include "base/file.h"
 #include "gguf/gguf_reader.h"
 
+#include "../base/tmp_folder.h"
 #include "gguf_bytes.h"
 
 #include <math.h>
@@ -190,7 +192,8 @@ static void test_string_array(void **state) {
     free(copy);
 }
 
-/* Cut anywhere, the file must be refused; there is no trailing padding in it that could be missed without harm. */
+/* CVE-2024-32878: cut anywhere, the file must be refused; there is no trailing padding in it that could be missed
+ * without harm. */
 static void test_truncation(void **state) {
     (void)state;
     build_valid();
@@ -205,6 +208,54 @@ static void test_truncation(void **state) {
     }
 }
 
+/* Whatever a file that opens promises: every view lies inside of it. */
+static void touch_all(const struct gguf_reader *r) {
+    volatile uint8_t seen;
+    for (size_t i = 0; r && i < gguf_reader_tensor_count(r); i++) {
+        const struct gguf_tensor *t = gguf_reader_tensor(r, i);
+        seen = t->data[0];
+        seen = t->data[t->bytes - 1];
+        (void)seen;
+    }
+    for (size_t i = 0; r && i < gguf_reader_kv_count(r); i++) {
+        const struct gguf_kv *kv = gguf_reader_kv(r, i);
+        struct gguf_str s;
+        size_t cursor = 0;
+        while (gguf_reader_next_str(kv, &cursor, &s))
+            if (s.len) seen = (uint8_t)s.data[s.len - 1];
+        seen = kv->raw[kv->raw_bytes - 1];
+        (void)seen;
+    }
+}
+
+/* CVE-2024-41130: every field left out in turn, as any one to eight bytes of the file cut out of its middle. */
+static void test_removed_fields(void **state) {
+    (void)state;
+    static uint8_t cut[sizeof B.d];
+    build_valid();
+    size_t refused = 0, tried = 0;
+    for (size_t n = 1; n <= 8; n++) {
+        for (size_t at = 0; at + n <= B.n; at++) {
+            struct gguf_reader *r;
+            uint8_t *copy;
+            struct strata_errmsg em;
+            memcpy(cut, B.d, at);
+            memcpy(cut + at, B.d + at + n, B.n - at - n);
+            strata_err rc = parse(cut, B.n - n, &r, &copy, &em);
+            if (rc != STRATA_OK && rc != STRATA_EFORMAT && rc != STRATA_EUNSUPPORTED)
+                fail_msg("%zu bytes cut out at %zu: got %d", n, at, (int)rc);
+            touch_all(r);
+            refused += rc != STRATA_OK;
+            tried++;
+            gguf_reader_free(r);
+            free(copy);
+        }
+    }
+    /* The file ends with its last payload byte: with anything missing, that one lies beyond the end. What may pass is a
+     * shorter header whose padding makes up for it. */
+    assert_true(refused > tried / 2);
+}
+
 /* Every byte of the header set to a few values in turn: the result may be anything but a stray access. */
 static void test_single_byte_damage(void **state) {
     (void)state;
@@ -216,15 +267,9 @@ static void test_single_byte_damage(void **state) {
             struct gguf_reader *r;
             uint8_t *copy, keep = B.d[at];
             struct strata_errmsg em;
-            volatile uint8_t seen;
             B.d[at] = values[k];
             if (parse(B.d, B.n, &r, &copy, &em)) refused++;
-            for (size_t i = 0; r && i < gguf_reader_tensor_count(r); i++) {
-                const struct gguf_tensor *t = gguf_reader_tensor(r, i);
-                seen = t->data[0];
-                seen = t->data[t->bytes - 1];
-                (void)seen;
-            }
+            touch_all(r);
             B.d[at] = keep;
             tried++;
             gguf_reader_free(r);
@@ -234,7 +279,7 @@ static void test_single_byte_damage(void **state) {
     assert_true(refused > tried / 4);
 }
 
-/* ---- counts and lengths far beyond the file ---- */
+/* ---- counts and lengths far beyond the file (CVE-2024-21825, -21836, -23496, -23605; llama.cpp PR 26318) ---- */
 
 static const uint64_t huge[] = {UINT64_C(1) << 31, UINT32_MAX,     UINT64_C(1) << 32, UINT64_C(1) << 62,
                                 UINT64_C(1) << 63, UINT64_MAX - 7, UINT64_MAX};
@@ -278,6 +323,10 @@ static void test_huge_counts(void **state) {
         put_tensor(&B, "t", 1, &huge[i], 0, 0);
         put_payload(&B, 64, 0);
         expect(STRATA_EFORMAT, "'t'", "dimension");
+        put_head(&B, 3, 1, 0);
+        put_tensor(&B, "t", 1, &huge[i], 24, 0); /* I8: as many bytes as elements */
+        put_payload(&B, 64, 0);
+        expect(STRATA_EFORMAT, "'t'", "bytes");
         put_head(&B, 3, 1, 0);
         put_tensor(&B, "t", 1, ne, 0, huge[i] & ~UINT64_C(31));
         put_payload(&B, 64, 0);
@@ -412,6 +461,79 @@ static void build_wrapping_end(void) {
     build_tensor("t", 1, ne, 0, UINT64_MAX - 31);
 }
 
+/* CVE-2025-53630: each size fits, their sum does not. */
+static void build_wrapping_sum(void) {
+    const uint64_t ne[4] = {INT64_MAX};
+    put_head(&B, 3, 3, 0);
+    put_tensor(&B, "t", 1, ne, 24, 0);
+    put_tensor(&B, "u", 1, ne, 24, UINT64_C(1) << 63);
+    put_tensor(&B, "v", 1, ones, 24, 0);
+    put_pad(&B, 32);
+    put_payload(&B, 64, 0);
+}
+
+/* CVE-2026-27940: the sum fits, and wraps only when it is padded. */
+static void build_wrapping_padding(void) {
+    const uint64_t ne[4] = {INT64_MAX}, more[4] = {(UINT64_C(1) << 63) - 33};
+    put_head(&B, 3, 2, 0);
+    put_tensor(&B, "t", 1, ne, 24, 0);
+    put_tensor(&B, "u", 1, more, 24, UINT64_C(1) << 63);
+    put_pad(&B, 32);
+    put_payload(&B, 64, 0);
+}
+
+/* ggml PR 1516: 160 bytes that ask for 1 GiB. */
+static void build_asking(uint32_t kind, uint32_t elem_kind) {
+    put_head(&B, 3, 0, 1);
+    put_key(&B, "k", kind);
+    if (kind == 9) put_u32(&B, elem_kind);
+    put_u64(&B, UINT64_C(1) << 30);
+    put_payload(&B, 160 - B.n, 0);
+}
+
+static void build_asking_string(void) {
+    build_asking(8, 0);
+}
+
+static void build_asking_strings(void) {
+    build_asking(9, 8);
+}
+
+static void build_asking_bytes(void) {
+    build_asking(9, 0);
+}
+
+/* gguf-py #25378: 43 bytes, and as many lists, or things of no known size, as a number can say. */
+static void build_43_bytes(uint32_t elem_kind, uint64_t count) {
+    put_head(&B, 3, 0, 1);
+    put_u64(&B, 0); /* an empty key */
+    put_u32(&B, 9);
+    put_u32(&B, elem_kind);
+    put_u64(&B, count);
+    B.n = 43;
+}
+
+static void build_43_lists(void) {
+    build_43_bytes(9, UINT64_MAX);
+}
+
+static void build_43_nothings(void) {
+    build_43_bytes(13, UINT64_C(1) << 62);
+}
+
+static void build_43_pairs(void) {
+    put_head(&B, 3, 0, UINT64_MAX);
+    put_payload(&B, 19, 0);
+}
+
+/* CVE-2025-49847 in a small file: the length of a token says 2 GiB. */
+static void build_short_token(void) {
+    put_head(&B, 3, 0, 1);
+    put_kv_array(&B, "tokenizer.ggml.tokens", 8, 1);
+    put_u64(&B, UINT64_C(1) << 31);
+    put_payload(&B, 64, 0);
+}
+
 static void build_misaligned(void) {
     build_tensor("t", 1, ones, 0, 4);
 }
@@ -467,6 +589,7 @@ static void test_faults(void **state) {
         {"unknown kind", build_unknown_kind, STRATA_EFORMAT, "unknown kind 13"},
         {"unknown element kind", build_unknown_element_kind, STRATA_EFORMAT, "unknown kind 13"},
         {"nested array", build_nested_array, STRATA_EUNSUPPORTED, "array of arrays"},
+        /* CVE-2024-21802: 0, 5, 2^32-1 */
         {"no dimensions", build_no_dims, STRATA_EFORMAT, "dimensions"},
         {"five dimensions", build_five_dims, STRATA_EFORMAT, "dimensions"},
         {"2^32-1 dimensions", build_many_dims, STRATA_EFORMAT, "dimensions"},
@@ -479,7 +602,17 @@ static void test_faults(void **state) {
         {"product of dimensions wraps", build_wrapping_product, STRATA_EFORMAT, "63 bits"},
         {"bytes wrap", build_wrapping_bytes, STRATA_EFORMAT, "63 bits"},
         {"end wraps", build_wrapping_end, STRATA_EFORMAT, "beyond the end"},
+        {"sum of sizes wraps", build_wrapping_sum, STRATA_EFORMAT, "beyond the end"},
+        {"padded sum wraps", build_wrapping_padding, STRATA_EFORMAT, "beyond the end"},
+        {"1 GiB of text", build_asking_string, STRATA_EFORMAT, "beyond the end"},
+        {"2^30 strings", build_asking_strings, STRATA_EFORMAT, "beyond the end"},
+        {"1 GiB of bytes", build_asking_bytes, STRATA_EFORMAT, "beyond the end"},
+        {"43 bytes of lists", build_43_lists, STRATA_EFORMAT, "is empty"},
+        {"43 bytes of nothing", build_43_nothings, STRATA_EFORMAT, "is empty"},
+        {"43 bytes of pairs", build_43_pairs, STRATA_EFORMAT, "metadata pairs"},
+        {"token of 2^31 bytes", build_short_token, STRATA_EFORMAT, "beyond the end"},
         {"misaligned offset", build_misaligned, STRATA_EFORMAT, "alignment"},
+        /* CVE-2026-7482 */
         {"beyond the end", build_beyond_end, STRATA_EFORMAT, "beyond the end"},
         {"duplicate tensor", build_duplicate_tensor, STRATA_EFORMAT, "twice"},
         {"overlap", build_overlap, STRATA_EFORMAT, "overlap"},
@@ -491,6 +624,7 @@ static void test_faults(void **state) {
     }
 }
 
+/* GHSA-96jg-mvhq-q7q7; llama.cpp PR 26318 for the wrong kinds. */
 static void test_alignment(void **state) {
     (void)state;
     static const struct {
@@ -507,6 +641,10 @@ static void test_alignment(void **state) {
     put_key(&B, "general.alignment", 10);
     put_u64(&B, UINT64_C(1) << 63);
     expect(STRATA_EFORMAT, "must be a u32", "alignment 2^63 as u64");
+    put_head(&B, 3, 0, 1);
+    put_key(&B, "general.alignment", 5);
+    put_u32(&B, 32);
+    expect(STRATA_EFORMAT, "must be a u32", "alignment with a sign");
     put_head(&B, 3, 0, 1);
     put_kv_str(&B, "general.alignment", "32");
     expect(STRATA_EFORMAT, "must be a u32", "alignment as text");
@@ -579,19 +717,62 @@ static void test_messages_are_printable(void **state) {
     free(copy);
 }
 
+/* CVE-2025-49847: a token, and a name, of 2^31 bytes that are really there; lengths stay whole. */
+static void test_token_of_2_gib(void **state) {
+    (void)state;
+    const uint64_t big = UINT64_C(1) << 31;
+    static struct tmp_folder tmp;
+    struct gguf_reader *r;
+    struct strata_errmsg em;
+    struct file_map map;
+    struct gguf_str s;
+    const struct gguf_kv *tokens;
+    size_t cursor = 0;
+    tmp_folder_make(&tmp);
+    put_head(&B, 3, 0, 2);
+    put_kv_array(&B, "tokenizer.ggml.tokens", 8, 2);
+    put_u64(&B, big);
+    const char *path = tmp_path(&tmp, "token.gguf");
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(B.d, 1, B.n, f), B.n);
+    size_t head = B.n;
+    B.n = 0;
+    put_str(&B, "second");
+    put_key(&B, "general.name", 8);
+    put_u64(&B, big - 1);
+    assert_int_equal(fseek(f, (long)(head + big), SEEK_SET), 0); /* a hole */
+    assert_int_equal(fwrite(B.d, 1, B.n, f), B.n);
+    fclose(f);
+    assert_int_equal(truncate(path, (off_t)(head + big + B.n + big - 1)), 0);
+    assert_int_equal(file_map_open(path, &map, &em), STRATA_OK);
+    assert_int_equal(gguf_reader_new(map.data, map.size, path, &r, &em), STRATA_OK);
+    assert_int_equal(gguf_reader_get_array(r, "tokenizer.ggml.tokens", true, GGUF_KIND_STRING, &tokens, &em),
+                     STRATA_OK);
+    assert_true(gguf_reader_next_str(tokens, &cursor, &s) && s.len == big);
+    assert_true(gguf_reader_next_str(tokens, &cursor, &s) && s.len == 6 && memcmp(s.data, "second", 6) == 0);
+    assert_false(gguf_reader_next_str(tokens, &cursor, &s));
+    assert_int_equal(gguf_reader_get_str(r, "general.name", true, &s, &em), STRATA_OK);
+    assert_true(s.len == big - 1 && s.data + s.len == (const char *)map.data + map.size);
+    gguf_reader_free(r);
+    file_map_close(&map);
+    /* One byte less, and the name no longer fits. */
+    assert_int_equal(truncate(path, (off_t)(head + big + B.n + big - 2)), 0);
+    assert_int_equal(file_map_open(path, &map, &em), STRATA_OK);
+    assert_int_equal(gguf_reader_new(map.data, map.size, path, &r, &em), STRATA_EFORMAT);
+    file_map_close(&map);
+    tmp_folder_remove(tmp.path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_valid),
-        cmocka_unit_test(test_getters),
-        cmocka_unit_test(test_string_array),
-        cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_single_byte_damage),
-        cmocka_unit_test(test_huge_counts),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_floats),
-        cmocka_unit_test(test_messages_are_printable),
+        cmocka_unit_test(test_valid),          cmocka_unit_test(test_getters),
+        cmocka_unit_test(test_string_array),   cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_removed_fields), cmocka_unit_test(test_single_byte_damage),
+        cmocka_unit_test(test_huge_counts),    cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_alignment),      cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_floats),         cmocka_unit_test(test_messages_are_printable),
+        cmocka_unit_test(test_token_of_2_gib),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,67 @@ static void test_faulty_sets(void **state) {
     expect("m-00001-of-00003.gguf", STRATA_ENOENT, "m-00003-of-00003.gguf is missing");
 }
 
+/* Members that are no files, or not this set's. Nothing hangs, nothing is mixed. */
+static void test_foreign_members(void **state) {
+    (void)state;
+    char second[512], third[512], kept[512];
+    struct strata_errmsg em;
+    write_good_set();
+    snprintf(second, sizeof second, "%s/m-00002-of-00003.gguf", T.path);
+    snprintf(third, sizeof third, "%s/m-00003-of-00003.gguf", T.path);
+    snprintf(kept, sizeof kept, "%s/kept", T.path);
+    assert_int_equal(rename(second, kept), 0);
+    assert_int_equal(mkfifo(second, 0600), 0);
+    expect("m-00001-of-00003.gguf", STRATA_EINVAL, "not a regular file");
+    assert_int_equal(remove(second), 0);
+    assert_int_equal(mkdir(second, 0700), 0);
+    expect("m-00003-of-00003.gguf", STRATA_EINVAL, "not a regular file");
+    assert_int_equal(remove(second), 0);
+    assert_int_equal(symlink("nowhere", second), 0);
+    expect("m-00001-of-00003.gguf", STRATA_ENOENT, "m-00002-of-00003.gguf is missing");
+    assert_int_equal(remove(second), 0);
+    assert_int_equal(file_write_all(second, "", 0, 0600, &em), STRATA_OK);
+    expect("m-00001-of-00003.gguf", STRATA_EFORMAT, "m-00002-of-00003.gguf");
+    assert_int_equal(rename(third, second), 0); /* the third under the second's name, the second under the third's */
+    assert_int_equal(rename(kept, third), 0);
+    expect("m-00001-of-00003.gguf", STRATA_EFORMAT, "split.no");
+    assert_int_equal(remove(second), 0);
+    assert_int_equal(link(third, second), 0); /* one file twice */
+    expect("m-00001-of-00003.gguf", STRATA_EFORMAT, "m-00003-of-00003.gguf: split.no");
+}
+
+/* The keys of a set in kinds and sizes that no writer uses. */
+static void test_odd_keys(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t kind; /* of split.count */
+        uint64_t count;
+        size_t bytes;
+        strata_err want;
+    } rows[] = {
+        {0, 1, 1, STRATA_OK},
+        {5, 1, 4, STRATA_OK},
+        {10, 1, 8, STRATA_OK},
+        {5, UINT32_MAX, 4, STRATA_EFORMAT},               /* -1 */
+        {10, (UINT64_C(1) << 32) + 1, 8, STRATA_EFORMAT}, /* 1, in 32 bits */
+        {11, UINT64_C(1) << 63, 8, STRATA_EFORMAT},       /* negative */
+        {6, 0x3f800000, 4, STRATA_EFORMAT},               /* 1.0 */
+        {7, 1, 1, STRATA_EFORMAT},                        /* true */
+    };
+    const uint64_t ne[4] = {8};
+    struct strata_errmsg em;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        put_head(&B, 3, 1, 1);
+        put_key(&B, "split.count", rows[i].kind);
+        put_le(&B, rows[i].count, rows[i].bytes);
+        put_tensor(&B, "a", 1, ne, 0, 0);
+        put_pad(&B, 32);
+        put_payload(&B, 32, 0);
+        assert_int_equal(file_write_all(tmp_path(&T, "odd.gguf"), B.d, B.n, 0644, &em), STRATA_OK);
+        expect("odd.gguf", rows[i].want, rows[i].want ? "split.count" : NULL);
+    }
+}
+
 static void test_names(void **state) {
     (void)state;
     const struct shard alone = {"alone.gguf", true, 3, 1, 3, "a"}, one = {"x-00001-of-00001.gguf", true, 1, 0, 1, "a"},
@@ -163,6 +224,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_good_set, setup, teardown),
         cmocka_unit_test_setup_teardown(test_faulty_sets, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_members, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_odd_keys, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names, setup, teardown),
         cmocka_unit_test(test_index),
     };

@@ -121,6 +121,69 @@ static void test_round_trip(void **state) {
     }
 }
 
+/* Sizes and offsets are known before anything is written; the header alone is the file's beginning. */
+static void test_sizes(void **state) {
+    (void)state;
+    static const uint32_t alignments[] = {1, 32, 4096};
+    static struct memory m, head;
+    for (size_t k = 0; k < 3; k++) {
+        struct gguf_reader *src, *back;
+        struct strata_errmsg em;
+        build_source(alignments[k]);
+        assert_int_equal(gguf_reader_new(SRC.d, SRC.n, "src", &src, &em), STRATA_OK);
+        struct gguf_writer *w = compose(src);
+        m = head = (struct memory){.fail_at = SIZE_MAX};
+        assert_int_equal(gguf_writer_emit(w, to_memory, &m, &em), STRATA_OK);
+        assert_int_equal(gguf_writer_emit_header(w, to_memory, &head, &em), STRATA_OK);
+        assert_int_equal(gguf_writer_file_size(w), m.b.n);
+        assert_int_equal(gguf_writer_data_offset(w), head.b.n);
+        assert_memory_equal(head.b.d, m.b.d, head.b.n);
+        assert_int_equal(gguf_reader_new(m.b.d, m.b.n, "back", &back, &em), STRATA_OK);
+        for (size_t i = 0; i < gguf_reader_tensor_count(back); i++)
+            assert_ptr_equal(gguf_reader_tensor(back, i)->data, m.b.d + gguf_writer_tensor_offset(w, i));
+        gguf_reader_free(back);
+        gguf_writer_free(w);
+        gguf_reader_free(src);
+    }
+}
+
+/* Own pairs between copied ones keep their places, general.alignment included. */
+static void test_pairs_in_order(void **state) {
+    (void)state;
+    static struct memory m;
+    struct gguf_reader *src, *back;
+    struct gguf_writer *w;
+    struct strata_errmsg em;
+    build_source(64);
+    assert_int_equal(gguf_reader_new(SRC.d, SRC.n, "src", &src, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_new_bare(64, &w, &em), STRATA_OK);
+    m = (struct memory){.fail_at = SIZE_MAX};
+    assert_int_equal(gguf_writer_emit(w, to_memory, &m, &em), STRATA_EINTERNAL); /* a reader would take 32 */
+    assert_int_equal(m.b.n, 0);
+    static const size_t copied[] = {1, 3, 5};
+    static const char *const want[] = {"a", "general.name", "list", "b", "flag", "general.alignment", "c"};
+    assert_int_equal(gguf_writer_add_u32(w, "a", 1, &em), STRATA_OK);
+    for (size_t i = 0; i < 3; i++) {
+        if (i == 2) assert_int_equal(gguf_writer_add_bool(w, "b", true, &em), STRATA_OK);
+        assert_int_equal(gguf_writer_copy_kv(w, gguf_reader_kv(src, copied[i]), &em), STRATA_OK);
+    }
+    assert_int_equal(gguf_writer_copy_kv(w, gguf_reader_kv(src, 0), &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_str(w, "c", "last", &em), STRATA_OK);
+    assert_int_equal(gguf_writer_emit(w, to_memory, &m, &em), STRATA_OK);
+    assert_int_equal(gguf_reader_new(m.b.d, m.b.n, "back", &back, &em), STRATA_OK);
+    assert_int_equal(gguf_reader_kv_count(back), 7);
+    for (size_t i = 0; i < 7; i++) assert_string_equal(gguf_reader_kv(back, i)->key, want[i]);
+    for (size_t i = 0; i < 3; i++) {
+        const struct gguf_kv *x = gguf_reader_kv(src, copied[i]), *y = gguf_reader_find_kv(back, x->key);
+        assert_int_equal(x->raw_bytes, y->raw_bytes);
+        assert_memory_equal(x->raw, y->raw, x->raw_bytes);
+    }
+    assert_int_equal(gguf_reader_alignment(back), 64);
+    gguf_reader_free(back);
+    gguf_writer_free(w);
+    gguf_reader_free(src);
+}
+
 /* All bytes between payloads are zero, so nothing of the source or of memory leaks into the file. */
 static void test_padding_is_zero(void **state) {
     (void)state;
@@ -151,6 +214,8 @@ static void test_every_kind(void **state) {
     const struct gguf_str strs[2] = {{"a\0b", 3}, {"", 0}};
     const int32_t ints[2] = {INT32_MIN, 5};
     const float floats[1] = {0.25f};
+    const uint32_t u32s[2] = {UINT32_MAX, 1};
+    const uint64_t u64s[2] = {1, INT64_MAX};
     uint64_t u = 0;
     float f = 0;
     bool b = false;
@@ -162,6 +227,8 @@ static void test_every_kind(void **state) {
     assert_int_equal(gguf_writer_add_strs(w, "strs", strs, 2, &em), STRATA_OK);
     assert_int_equal(gguf_writer_add_i32s(w, "ints", ints, 2, &em), STRATA_OK);
     assert_int_equal(gguf_writer_add_f32s(w, "floats", floats, 1, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_u32s(w, "u32s", u32s, 2, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_u64s(w, "u64s", u64s, 2, &em), STRATA_OK);
     m = (struct memory){.fail_at = SIZE_MAX};
     assert_int_equal(gguf_writer_emit(w, to_memory, &m, &em), STRATA_OK);
     assert_int_equal(gguf_reader_new(m.b.d, m.b.n, "back", &r, &em), STRATA_OK);
@@ -177,13 +244,17 @@ static void test_every_kind(void **state) {
     assert_true(gguf_reader_int_at(a, 0) == INT32_MIN && gguf_reader_int_at(a, 1) == 5);
     assert_int_equal(gguf_reader_get_array(r, "floats", true, GGUF_KIND_F32, &a, &em), STRATA_OK);
     assert_true(gguf_reader_float_at(a, 0) == 0.25);
+    assert_int_equal(gguf_reader_get_array(r, "u32s", true, GGUF_KIND_U32, &a, &em), STRATA_OK);
+    assert_true(gguf_reader_int_at(a, 0) == UINT32_MAX && gguf_reader_int_at(a, 1) == 1);
+    assert_int_equal(gguf_reader_get_array(r, "u64s", true, GGUF_KIND_U64, &a, &em), STRATA_OK);
+    assert_true(gguf_reader_int_at(a, 0) == 1 && gguf_reader_int_at(a, 1) == INT64_MAX);
     gguf_reader_free(r);
     gguf_writer_free(w);
 }
 
 static void test_refusals(void **state) {
     (void)state;
-    static const uint64_t one[4] = {1, 1, 1, 1}, zero[4] = {0}, half[4] = {16};
+    static const uint64_t one[4] = {1, 1, 1, 1}, zero[4] = {0}, part[4] = {16};
     static const uint8_t data[64];
     struct gguf_writer *w;
     struct strata_errmsg em;
@@ -200,10 +271,19 @@ static void test_refusals(void **state) {
     assert_int_equal(gguf_writer_add_tensor(w, "u", 0, one, 0, data, &em), STRATA_EINVAL);
     assert_int_equal(gguf_writer_add_tensor(w, "u", 5, one, 0, data, &em), STRATA_EINVAL);
     assert_int_equal(gguf_writer_add_tensor(w, "u", 1, zero, 0, data, &em), STRATA_EINVAL);
-    assert_int_equal(gguf_writer_add_tensor(w, "u", 1, half, 8, data, &em), STRATA_EINVAL);
+    assert_int_equal(gguf_writer_add_tensor(w, "u", 1, part, 8, data, &em), STRATA_EINVAL);
     assert_int_equal(gguf_writer_add_tensor(w, "u", 1, one, 4, data, &em), STRATA_EINVAL);
-    assert_int_equal(gguf_writer_tensor_count(w), 1);
-    assert_int_equal(gguf_writer_tensor_bytes(w), 4);
+    /* CVE-2025-53630, CVE-2026-27940: each size fits, their sum (here: 2^63) or their padded sum does not. */
+    static const uint64_t most[4] = {INT64_MAX}, rest[4] = {INT64_MAX - 63}, half[4] = {UINT64_C(1) << 62};
+    assert_int_equal(gguf_writer_add_tensor(w, "v", 1, most, 24, data, &em), STRATA_ELIMIT);
+    assert_int_equal(gguf_writer_add_tensor(w, "v", 1, half, 24, data, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_tensor(w, "x", 1, half, 24, data, &em), STRATA_ELIMIT);
+    assert_int_equal(gguf_writer_tensor_count(w), 2);
+    gguf_writer_free(w);
+    assert_int_equal(gguf_writer_new(32, &w, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_tensor(w, "t", 1, one, 0, data, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_tensor(w, "u", 1, rest, 24, data, &em), STRATA_OK);
+    assert_int_equal(gguf_writer_add_tensor(w, "v", 1, one, 24, data, &em), STRATA_ELIMIT);
     gguf_writer_free(w);
 }
 
@@ -265,8 +345,10 @@ static void test_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_padding_is_zero), cmocka_unit_test(test_every_kind),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_sink_failure),    cmocka_unit_test(test_file),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_pairs_in_order), cmocka_unit_test(test_padding_is_zero),
+        cmocka_unit_test(test_every_kind),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sink_failure),   cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,14 +4,24 @@
 #include "package/pkg_model.h"
 #include "package/pkg_write.h"
 
+#include "pkg_model_sample.h"
 #include "pkg_sample.h"
 
 static struct tmp_folder T;
+static unsigned SCHEMA;         /* of the packages that the tests make */
+static uint64_t MAX_BYTES = 50; /* schema 2: so little that each tensor has a part of its own */
 
 static int setup(void **state) {
     (void)state;
     tmp_folder_make(&T);
+    SCHEMA = 1;
     return 0;
+}
+
+static int setup2(void **state) {
+    int rc = setup(state);
+    SCHEMA = 2;
+    return rc;
 }
 
 static int teardown(void **state) {
@@ -26,7 +36,8 @@ static void make(const struct sample *s, const char *dir) {
     char source[400];
     sample_write(s);
     snprintf(source, sizeof source, "%s%s.gguf", s->path, s->shards > 1 ? "-00001-of-00002" : "");
-    struct pkg_write_options opt = {.out_dir = dir};
+    struct pkg_write_options opt = {
+        .out_dir = dir, .identity.local = true, .schema = SCHEMA, .max_artifact_bytes = SCHEMA == 2 ? MAX_BYTES : 0};
     assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
     json_decref(res.manifest);
 }
@@ -202,6 +213,159 @@ static void test_damage(void **state) {
     assert_non_null(strstr(em.text, "model-package.json"));
 }
 
+/* ---- schema 2 ---- */
+
+/* A middle stage opens the common part for rope_freqs.weight, and not without it; parts that hold nothing of a range
+ * may be absent. */
+static void test_needed_parts2(void **state) {
+    (void)state;
+    struct strata_errmsg em;
+    for (unsigned replicated = 0; replicated < 2; replicated++) {
+        char base[300], dir[300], common[400], layer[400];
+        snprintf(base, sizeof base, "%s/q%u", T.path, replicated);
+        snprintf(dir, sizeof dir, "%s/qp%u", T.path, replicated);
+        snprintf(common, sizeof common, "%s/shared/common.gguf", dir);
+        snprintf(layer, sizeof layer, "%s/layers/layer-00003.gguf", dir);
+        struct sample s = {base, 4, true, replicated, 1, UINT32_MAX};
+        MAX_BYTES = 0;
+        make(&s, dir);
+        MAX_BYTES = 50;
+        struct pkg_model *m = open_range(dir, 1, 3, PKG_MODEL_VERIFY);
+        assert_int_equal(pkg_model_part_count(m), replicated ? 4 : 3); /* carrier, layers, common */
+        pkg_model_free(m);
+        assert_int_equal(remove(common), 0);
+        assert_int_equal(remove(layer), 0);
+        if (replicated)
+            assert_int_equal(open_fails(dir, 1, 3, 0, &em), STRATA_ENOENT);
+        else
+            pkg_model_free(open_range(dir, 1, 3, PKG_MODEL_VERIFY));
+        assert_int_equal(open_fails(dir, 0, 1, 0, &em), STRATA_ENOENT);
+        assert_non_null(strstr(em.text, "shared/common.gguf"));
+        assert_int_equal(open_fails(dir, 2, 4, 0, &em), STRATA_ENOENT);
+    }
+}
+
+static void test_metadata_only2(void **state) {
+    (void)state;
+    struct sample s = {tmp_path(&T, "o2"), 4, true, false, 1, UINT32_MAX};
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s/op2", T.path);
+    make(&s, dir);
+    tmp_folder_remove(tmp_path(&T, "op2/layers"));
+    struct pkg_model *m = open_range(dir, 0, 0, PKG_MODEL_VERIFY | PKG_MODEL_METADATA_ONLY);
+    assert_int_equal(pkg_model_layer_count(m), 4);
+    assert_int_equal(pkg_model_tensor_count(m), 0);
+    assert_int_equal(pkg_model_part_count(m), 1);
+    assert_non_null(gguf_reader_find_kv(pkg_model_meta(m), "general.architecture"));
+    pkg_model_free(m);
+}
+
+static void test_damage2(void **state) {
+    (void)state;
+    struct strata_errmsg em;
+    struct sample s = {tmp_path(&T, "d2"), 3, true, false, 1, UINT32_MAX};
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s/dp2", T.path);
+    MAX_BYTES = 0;
+    make(&s, dir);
+    MAX_BYTES = 50;
+    damage(tmp_path(&T, "dp2/layers/layer-00001.gguf"), false);
+    pkg_model_free(open_range(dir, 1, 2, 0));
+    assert_int_equal(open_fails(dir, 1, 2, PKG_MODEL_VERIFY, &em), STRATA_EDIGEST);
+    assert_non_null(strstr(em.text, "layers/layer-00001.gguf"));
+    pkg_model_free(open_range(dir, 0, 1, PKG_MODEL_VERIFY));
+    damage(tmp_path(&T, "dp2/layers/layer-00001.gguf"), true);
+    assert_int_equal(open_fails(dir, 0, 3, 0, &em), STRATA_EDIGEST);
+    damage(tmp_path(&T, "dp2/shared/metadata.gguf"), false);
+    assert_int_equal(open_fails(dir, 0, 1, PKG_MODEL_VERIFY, &em), STRATA_EDIGEST);
+}
+
+/* Another part under the same name and of the same size: the carrier does not take its tensors. */
+static void test_swapped_parts2(void **state) {
+    (void)state;
+    struct strata_errmsg em;
+    static const char *const names[] = {"token_embd.weight", "blk.0.a.weight", "blk.1.b.weight", "output_norm.weight",
+                                        NULL};
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s/xp", T.path);
+    model_write(tmp_path(&T, "x.gguf"), names, 2, 4096); /* so that both layer files have one size */
+    model_package(tmp_path(&T, "x.gguf"), dir, 2, 0);
+    pkg_model_free(open_range(dir, 0, 2, PKG_MODEL_VERIFY));
+    assert_int_equal(rename(tmp_path(&T, "xp/layers/layer-00001.gguf"), tmp_path(&T, "xp/layers/layer-00000.gguf")), 0);
+    assert_int_equal(open_fails(dir, 0, 1, 0, &em), STRATA_EFORMAT);
+    assert_non_null(strstr(em.text, "does not hold tensor 'blk.0.a.weight'"));
+}
+
+/* ---- MTP layers ---- */
+
+static const char *const mtp_model[] = {"token_embd.weight",
+                                        "blk.0.attn_norm.weight",
+                                        "blk.1.attn_norm.weight",
+                                        "blk.2.attn_norm.weight",
+                                        "blk.2.nextn.eh_proj.weight",
+                                        "output_norm.weight",
+                                        "output.weight",
+                                        NULL,
+                                        NULL};
+
+static bool sees_embeddings(const char *path, uint32_t first, uint32_t end) {
+    struct pkg_model *m = open_range(path, first, end, 0);
+    bool sees = pkg_model_find(m, "token_embd.weight") != NULL;
+    pkg_model_free(m);
+    return sees;
+}
+
+/* An MTP layer without embeddings of its own takes the model's: the same from all three doors, in sizes too. */
+static void test_mtp(void **state) {
+    (void)state;
+    for (unsigned own = 0; own < 2; own++) {
+        const char *names[9];
+        char file[300], dir[3][300];
+        memcpy(names, mtp_model, sizeof names);
+        names[7] = own ? "blk.2.nextn.embed_tokens.weight" : NULL;
+        snprintf(file, sizeof file, "%s/t%u.gguf", T.path, own);
+        model_write(file, names, 3, 0);
+        snprintf(dir[0], sizeof dir[0], "%s", file);
+        for (unsigned schema = 1; schema <= 2; schema++) {
+            snprintf(dir[schema], sizeof dir[schema], "%s/tp%u%u", T.path, own, schema);
+            model_package(file, dir[schema], schema, 0);
+        }
+        for (size_t k = 0; k < 3; k++) {
+            uint64_t *sizes, embedding, output;
+            uint32_t n;
+            struct strata_errmsg em;
+            assert_true(sees_embeddings(dir[k], 0, 1));
+            assert_false(sees_embeddings(dir[k], 1, 2));
+            assert_int_equal(sees_embeddings(dir[k], 1, 3), !own);
+            assert_int_equal(sees_embeddings(dir[k], 2, 3), !own);
+            assert_int_equal(pkg_model_layer_sizes(dir[k], &sizes, &n, &embedding, &output, &em), STRATA_OK);
+            assert_int_equal(n, 3);
+            /* Rows: 1 of token_embd; 6 and 7 of the norm and the head. */
+            assert_int_equal(embedding, 1 * MODEL_WIDTH * 4);
+            assert_int_equal(output, (6 + 7 + (own ? 0 : 1)) * MODEL_WIDTH * 4);
+            free(sizes);
+        }
+    }
+}
+
+/* The list of a fully opened package: of schema 2 that of the source, of schema 1 that of most sources. */
+static void test_order(void **state) {
+    (void)state;
+    static const char *const names[] = {"token_embd.weight",  "blk.0.b.weight", "blk.0.a.weight",
+                                        "rope_freqs.weight",  "blk.1.a.weight", "blk.1.b.weight",
+                                        "output_norm.weight", "output.weight",  NULL};
+    char dir[300];
+    model_write(tmp_path(&T, "r.gguf"), names, 2, 0);
+    for (unsigned schema = 1; schema <= 2; schema++) {
+        snprintf(dir, sizeof dir, "%s/rp%u", T.path, schema);
+        model_package(tmp_path(&T, "r.gguf"), dir, schema, 0);
+        struct pkg_model *m = open_range(dir, 0, 2, 0);
+        assert_int_equal(pkg_model_tensor_count(m), 8);
+        for (size_t i = 0; i < 8; i++) assert_string_equal(pkg_model_tensor(m, i)->name, names[i]);
+        pkg_model_free(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_ranges, setup, teardown),
@@ -209,6 +373,14 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_only_needed_parts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_metadata_only, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ranges, setup2, teardown),
+        cmocka_unit_test_setup_teardown(test_sizes, setup2, teardown),
+        cmocka_unit_test_setup_teardown(test_needed_parts2, setup2, teardown),
+        cmocka_unit_test_setup_teardown(test_metadata_only2, setup2, teardown),
+        cmocka_unit_test_setup_teardown(test_damage2, setup2, teardown),
+        cmocka_unit_test_setup_teardown(test_swapped_parts2, setup2, teardown),
+        cmocka_unit_test_setup_teardown(test_mtp, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_order, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The package writer: recomposition, determinism, provenance, refusals, and that failures leave nothing behind. */
+/* The package writer: recomposition, determinism, provenance, refusals, and that failures leave nothing half done. */
 #include "base/file.h"
 #include "gguf/gguf_source.h"
 #include "package/pkg_class.h"
@@ -8,7 +8,9 @@
 
 #include "pkg_sample.h"
 
+#include <dirent.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -30,7 +32,7 @@ static int teardown(void **state) {
 
 static strata_err write_to(const char *source, const char *dir, struct strata_errmsg *em) {
     struct pkg_write_result res;
-    struct pkg_write_options opt = {.out_dir = dir};
+    struct pkg_write_options opt = {.out_dir = dir, .identity.local = true, .how.jobs = 2};
     strata_err rc = pkg_write(source, &opt, &res, em);
     if (!rc) json_decref(res.manifest);
     return rc;
@@ -203,7 +205,7 @@ static void test_identity(void **state) {
     assert_string_equal(m->abi_version, PKG_MANIFEST_ABI);
     pkg_manifest_free(m);
     struct pkg_write_options opt = {.out_dir = tmp_path(&T, "i2"),
-                                    .identity = {"org/model-GGUF:Q4", NULL, "abc123", "sub/m.gguf"}};
+                                    .identity = {"org/model-GGUF:Q4", NULL, "abc123", "sub/m.gguf", false}};
     assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
     assert_false(res.identity.derived);
     json_decref(res.manifest);
@@ -215,11 +217,12 @@ static void test_identity(void **state) {
     assert_memory_equal(m->source.files[0].sha256, m->source.sha256, DIGEST_BYTES);
     pkg_manifest_free(m);
     static const struct pkg_identity_request bad[] = {
-        {"/etc", NULL, NULL, NULL},   {"model", NULL, NULL, NULL}, {"a/b/c", NULL, NULL, NULL},
-        {"../b", NULL, NULL, NULL},   {"a/..", NULL, NULL, NULL},  {"", NULL, NULL, NULL},
-        {"o/m", "nope", NULL, NULL},  {"o/m", NULL, "", NULL},     {"o/m", NULL, " ", NULL},
-        {"o/m", NULL, NULL, "../x"},  {"o/m", NULL, NULL, "/x"},   {"o/m\n", NULL, NULL, NULL},
-        {"o/m", NULL, "a\x1b", NULL},
+        {"/etc", NULL, NULL, NULL, true},   {"model", NULL, NULL, NULL, true}, {"a/b/c", NULL, NULL, NULL, true},
+        {"../b", NULL, NULL, NULL, true},   {"a/..", NULL, NULL, NULL, true},  {"", NULL, NULL, NULL, true},
+        {"o/m", "nope", NULL, NULL, true},  {"o/m", NULL, "", NULL, true},     {"o/m", NULL, " ", NULL, true},
+        {"o/m", NULL, NULL, "../x", true},  {"o/m", NULL, NULL, "/x", true},   {"o/m\n", NULL, NULL, NULL, true},
+        {"o/m", NULL, "a\x1b", NULL, true}, {NULL, NULL, NULL, NULL, false},   {"o/m", NULL, NULL, "f", false},
+        {"o/m", NULL, "r", NULL, false},    {NULL, NULL, "r", "f", false},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct pkg_write_options o = {.out_dir = tmp_path(&T, "i3"), .identity = bad[i]};
@@ -291,30 +294,287 @@ static void test_refusals(void **state) {
     assert_int_equal(write_to(source, tmp_path(&T, "empty"), &em), STRATA_OK);
 }
 
-static unsigned countdown;
-
-static bool cancel_later(void) {
-    return countdown-- == 0;
+/* What a broken-off run may leave: whole files under their names, no manifest, no temporary file. */
+static void check_broken_off(const char *dir, bool existed) {
+    static const char *const folders[] = {"shared", "layers", "projectors", "."};
+    char path[600];
+    struct strata_errmsg em;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/model-package.json", dir);
+    assert_false(file_is_regular(path));
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, folders[i]);
+        DIR *d = opendir(path);
+        for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+            size_t len = strlen(e->d_name);
+            if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+            n++;
+            if (i == 3) continue; /* the folders themselves */
+            struct file_map map;
+            struct gguf_reader *r;
+            assert_true(len > 5 && strcmp(e->d_name + len - 5, ".gguf") == 0);
+            snprintf(path, sizeof path, "%s/%s/%s", dir, folders[i], e->d_name);
+            assert_int_equal(file_map_open(path, &map, &em), STRATA_OK);
+            assert_int_equal(gguf_reader_new(map.data, map.size, path, &r, &em), STRATA_OK);
+            gguf_reader_free(r);
+            file_map_close(&map);
+        }
+        if (d) closedir(d);
+    }
+    if (n == 0) assert_int_equal(file_is_dir(dir), existed);
 }
 
-/* Cancelled between any two files, nothing is left; the folder itself stays if it was there before. */
-static void test_cancel(void **state) {
+static atomic_int countdown;
+
+static bool cancel_later(void) {
+    return atomic_fetch_sub(&countdown, 1) <= 0;
+}
+
+/* Cancelled at any moment, what is left can be finished, and is then what an undisturbed run writes. */
+static void test_cancel_and_resume(void **state) {
     (void)state;
     struct sample s = {tmp_path(&T, "c"), 3, false, false, 1, UINT32_MAX};
     struct pkg_write_result res;
     struct strata_errmsg em;
+    char source[400], whole[400], dir[400], a[500], b[500];
     sample_write(&s);
-    for (unsigned n = 0; n < 6; n++) {
-        struct pkg_write_options opt = {.out_dir = tmp_path(&T, "co"), .cancelled = cancel_later};
-        bool empty = false;
-        if (n % 2) assert_int_equal(mkdir(opt.out_dir, 0755), 0);
-        countdown = n;
-        assert_int_equal(pkg_write(tmp_path(&T, "c.gguf"), &opt, &res, &em), STRATA_ECANCELLED);
-        assert_int_equal(file_is_dir(opt.out_dir), n % 2);
-        assert_int_equal(file_dir_is_empty(opt.out_dir, &empty, &em), STRATA_OK);
-        assert_true(empty);
-        rmdir(opt.out_dir);
+    snprintf(source, sizeof source, "%s/c.gguf", T.path);
+    snprintf(whole, sizeof whole, "%s/whole", T.path);
+    snprintf(dir, sizeof dir, "%s/co", T.path);
+    assert_int_equal(write_to(source, whole, &em), STRATA_OK);
+    size_t kept = 0;
+    for (int n = 0;; n++) {
+        struct pkg_write_options opt = {
+            .out_dir = dir, .identity.local = true, .how = {.jobs = 2, .cancelled = cancel_later}};
+        if (n % 2) assert_int_equal(mkdir(dir, 0755), 0);
+        atomic_store(&countdown, n);
+        strata_err rc = pkg_write(source, &opt, &res, &em);
+        if (rc == STRATA_OK) {
+            json_decref(res.manifest);
+            assert_true(n > 6);
+            break;
+        }
+        assert_int_equal(rc, STRATA_ECANCELLED);
+        check_broken_off(dir, n % 2);
+        opt.how.cancelled = NULL;
+        opt.how.resume = true;
+        assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
+        json_decref(res.manifest);
+        kept += res.kept_count;
+        snprintf(a, sizeof a, "%s/model-package.json", whole);
+        snprintf(b, sizeof b, "%s/model-package.json", dir);
+        check_same_file(a, b); /* digests of all files are in it */
+        tmp_folder_remove(dir);
     }
+    assert_true(kept > 0);
+}
+
+/* What is right is kept; what is damaged, missing, too long or left over is made right. */
+static void test_resume_repairs(void **state) {
+    (void)state;
+    struct sample s = {tmp_path(&T, "m"), 3, false, true, 1, UINT32_MAX};
+    struct pkg_write_result res;
+    struct strata_errmsg em;
+    struct stat before, after;
+    char a[500], b[500];
+    sample_write(&s);
+    struct pkg_write_options opt = {.out_dir = tmp_path(&T, "p"), .identity.local = true, .how.resume = true};
+    char source[400];
+    snprintf(source, sizeof source, "%s/m.gguf", T.path);
+    assert_int_equal(write_to(source, tmp_path(&T, "q"), &em), STRATA_OK);
+    assert_int_equal(write_to(source, opt.out_dir, &em), STRATA_OK);
+    assert_int_equal(stat(tmp_path(&T, "p/layers/layer-00000.gguf"), &before), 0);
+    FILE *f = fopen(tmp_path(&T, "p/layers/layer-00001.gguf"), "r+b");
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    fputc(0x55, f);
+    fclose(f);
+    f = fopen(tmp_path(&T, "p/shared/output.gguf"), "ab");
+    fputc(0, f);
+    fclose(f);
+    assert_int_equal(unlink(tmp_path(&T, "p/layers/layer-00002.gguf")), 0);
+    assert_int_equal(file_write_all(tmp_path(&T, "p/layers/layer-00002.gguf.tmp-Ab12xy"), "x", 1, 0644, &em),
+                     STRATA_OK);
+    setenv("SOURCE_DATE_EPOCH", "1800000000", 1); /* the time of the first run is kept */
+    assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
+    json_decref(res.manifest);
+    assert_int_equal(res.kept_count, res.file_count - 1 - 3);
+    assert_int_equal(stat(tmp_path(&T, "p/layers/layer-00000.gguf"), &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    assert_int_not_equal(access(tmp_path(&T, "p/layers/layer-00002.gguf.tmp-Ab12xy"), F_OK), 0);
+    snprintf(a, sizeof a, "%s/p/model-package.json", T.path);
+    snprintf(b, sizeof b, "%s/q/model-package.json", T.path);
+    check_same_file(a, b);
+    /* A complete package of another model is not written over. */
+    struct sample other = {tmp_path(&T, "other"), 3, false, true, 1, UINT32_MAX};
+    sample_write(&other);
+    assert_int_equal(pkg_write(tmp_path(&T, "other.gguf"), &opt, &res, &em), STRATA_EINVAL);
+    assert_non_null(strstr(em.text, "another model"));
+    check_same_file(a, b);
+}
+
+static void write_script(const char *path, const char *text) {
+    struct strata_errmsg em;
+    assert_int_equal(file_write_all(path, text, strlen(text), 0755, &em), STRATA_OK);
+}
+
+/* The publisher's program sees each file whole, once, by both names; it may remove them; its failure stops the run. */
+static void test_after_command(void **state) {
+    (void)state;
+    struct sample s = {tmp_path(&T, "h"), 3, false, false, 1, UINT32_MAX};
+    struct pkg_write_result res;
+    struct strata_errmsg em;
+    struct buf log;
+    char script[1400];
+    sample_write(&s);
+    snprintf(script, sizeof script,
+             "#!/bin/sh\nset -e\nhead -c 4 \"$SKIPPY_PACKAGE_ARTIFACT_PATH\" | grep -q GGUF\n"
+             "echo \"$SKIPPY_PACKAGE_ARTIFACT_RELATIVE_PATH\" >>%s/log\nrm \"$SKIPPY_PACKAGE_ARTIFACT_PATH\"\n"
+             "case $SKIPPY_PACKAGE_ARTIFACT_PATH in /*/$SKIPPY_PACKAGE_ARTIFACT_RELATIVE_PATH) ;; *) exit 9;; esac\n",
+             T.path);
+    write_script(tmp_path(&T, "hook"), script);
+    struct pkg_write_options opt = {
+        .out_dir = tmp_path(&T, "ho"), .identity.local = true, .after_command = tmp_path(&T, "hook"), .how.jobs = 2};
+    char source[400];
+    snprintf(source, sizeof source, "%s/h.gguf", T.path);
+    assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
+    json_decref(res.manifest);
+    buf_init(&log, 1 << 16);
+    assert_int_equal(file_read_all(tmp_path(&T, "log"), 1 << 16, &log, &em), STRATA_OK);
+    size_t lines = 0;
+    for (size_t i = 0; i < log.len; i++) lines += log.data[i] == '\n';
+    assert_int_equal(lines, 3 + 3);
+    assert_non_null(strstr(log.data, "shared/metadata.gguf\n"));
+    assert_non_null(strstr(log.data, "layers/layer-00002.gguf\n"));
+    assert_false(file_is_regular(tmp_path(&T, "ho/layers/layer-00002.gguf")));
+    buf_deinit(&log);
+    write_script(tmp_path(&T, "hook"), "#!/bin/sh\nexit 7\n");
+    opt.out_dir = tmp_path(&T, "ho2");
+    assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_EIO);
+    assert_non_null(strstr(em.text, "status 7"));
+    assert_false(file_is_regular(tmp_path(&T, "ho2/model-package.json")));
+    opt.after_command = tmp_path(&T, "no-such-program");
+    opt.out_dir = tmp_path(&T, "ho3");
+    assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_ENOENT);
+}
+
+static void test_projectors(void **state) {
+    (void)state;
+    struct sample s = {tmp_path(&T, "j"), 2, false, false, 1, UINT32_MAX};
+    struct pkg_write_result res;
+    struct strata_errmsg em;
+    struct pkg_manifest *m;
+    char source[400], one[400], two[400], dir[400];
+    sample_write(&s);
+    snprintf(source, sizeof source, "%s/j.gguf", T.path);
+    assert_int_equal(mkdir(tmp_path(&T, "a"), 0755), 0);
+    snprintf(one, sizeof one, "%s/a/mmproj-x.gguf", T.path);
+    snprintf(two, sizeof two, "%s/MMPROJ-X.gguf", T.path);
+    assert_int_equal(link(source, one), 0);
+    assert_int_equal(link(source, two), 0);
+    snprintf(dir, sizeof dir, "%s/jp", T.path);
+    struct pkg_write_options opt = {.out_dir = dir, .identity.local = true, .projectors = {one}, .n_projectors = 1};
+    assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
+    assert_int_equal(res.file_count, 3 + 2 + 1 + 1);
+    json_decref(res.manifest);
+    assert_int_equal(pkg_manifest_load(dir, &m, &em), STRATA_OK);
+    const struct pkg_artifact *p = &m->artifacts[m->n_artifacts - 1];
+    assert_int_equal(p->role, PKG_ROLE_PROJECTOR);
+    assert_string_equal(p->path, "projectors/mmproj-x.gguf");
+    assert_memory_equal(p->sha256, m->source.sha256, DIGEST_BYTES); /* a copy of the same file */
+    assert_int_equal(p->tensor_count, 2 * 3 + 3);
+    pkg_manifest_free(m);
+    /* Names that clash where case does not count, that look like a split set's, that no package can hold. */
+    char split[400], bad[400], text[400];
+    snprintf(split, sizeof split, "%s/p-00001-of-00002.gguf", T.path);
+    snprintf(bad, sizeof bad, "%s/a\\b.gguf", T.path);
+    snprintf(text, sizeof text, "%s/text.gguf", T.path);
+    assert_int_equal(link(source, split), 0);
+    assert_int_equal(link(source, bad), 0);
+    assert_int_equal(file_write_all(text, "hello", 5, 0644, &em), STRATA_OK);
+    const struct {
+        const char *files[2];
+        strata_err rc;
+        const char *says;
+    } rows[] = {{{one, two}, STRATA_EINVAL, "two projectors"},
+                {{split, NULL}, STRATA_EINVAL, "split model"},
+                {{bad, NULL}, STRATA_EINVAL, "backslash"},
+                {{text, NULL}, STRATA_EFORMAT, "GGUF"},
+                {{tmp_path(&T, "gone.gguf"), NULL}, STRATA_ENOENT, "gone.gguf"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct pkg_write_options o = {.out_dir = tmp_path(&T, "jx"),
+                                      .identity.local = true,
+                                      .projectors = {rows[i].files[0], rows[i].files[1]},
+                                      .n_projectors = rows[i].files[1] ? 2 : 1};
+        assert_int_equal(pkg_write(source, &o, &res, &em), rows[i].rc);
+        assert_non_null(strstr(em.text, rows[i].says));
+        assert_false(file_is_dir(o.out_dir));
+    }
+}
+
+/* A path inside a hub cache says where the model comes from; what the user says goes before it. */
+static void test_hub_cache(void **state) {
+    (void)state;
+    struct strata_errmsg em;
+    struct pkg_write_result res;
+    char cache[400], blob[500], file[600];
+    struct pkg_manifest *m;
+    snprintf(cache, sizeof cache, "%s/hub/models--some-org--Some-Model-GGUF/snapshots/0123abc/UD-Q4_K_XL", T.path);
+    assert_int_equal(file_mkdirs(cache, 0755, &em), STRATA_OK);
+    snprintf(blob, sizeof blob, "%s/hub/models--some-org--Some-Model-GGUF/blobs", T.path);
+    assert_int_equal(file_mkdirs(blob, 0755, &em), STRATA_OK);
+    snprintf(blob, sizeof blob, "%s/hub/models--some-org--Some-Model-GGUF/blobs/x", T.path);
+    struct sample s = {blob, 1, true, false, 1, UINT32_MAX};
+    sample_write(&s);
+    snprintf(file, sizeof file, "%s/Some-Model-UD-Q4_K_XL.gguf", cache);
+    assert_int_equal(symlink("../../../blobs/x.gguf", file), 0);
+    struct pkg_write_options opt = {.out_dir = tmp_path(&T, "hp")};
+    assert_int_equal(pkg_write(file, &opt, &res, &em), STRATA_OK);
+    json_decref(res.manifest);
+    assert_int_equal(pkg_manifest_load(opt.out_dir, &m, &em), STRATA_OK);
+    assert_string_equal(m->model_id, "some-org/Some-Model-GGUF:UD-Q4_K_XL");
+    assert_string_equal(m->source.repo, "some-org/Some-Model-GGUF");
+    assert_string_equal(m->source.revision, "0123abc");
+    assert_string_equal(m->source.primary_file, "UD-Q4_K_XL/Some-Model-UD-Q4_K_XL.gguf");
+    assert_string_equal(m->source.canonical_ref,
+                        "some-org/Some-Model-GGUF@0123abc/UD-Q4_K_XL/Some-Model-UD-Q4_K_XL.gguf");
+    assert_string_equal(m->source.distribution_id, "Some-Model-UD-Q4_K_XL");
+    pkg_manifest_free(m);
+    opt.identity.model_id = "me/Mine:Q4";
+    opt.out_dir = tmp_path(&T, "hp2");
+    assert_int_equal(pkg_write(file, &opt, &res, &em), STRATA_OK);
+    assert_string_equal(res.identity.model_id, "me/Mine:Q4");
+    assert_string_equal(res.identity.repo, "some-org/Some-Model-GGUF");
+    json_decref(res.manifest);
+}
+
+/* Only the metadata part is whole; the others know what they are, and the package still runs and checks. */
+static void test_slim(void **state) {
+    (void)state;
+    struct sample s = {tmp_path(&T, "sl"), 3, true, true, 1, UINT32_MAX};
+    struct pkg_write_result res;
+    struct strata_errmsg em;
+    struct pkg_manifest *m;
+    sample_write(&s);
+    char source[400], dir[400];
+    snprintf(source, sizeof source, "%s/sl.gguf", T.path);
+    snprintf(dir, sizeof dir, "%s/slp", T.path);
+    struct pkg_write_options opt = {.out_dir = dir, .identity.local = true, .slim = true};
+    assert_int_equal(pkg_write(source, &opt, &res, &em), STRATA_OK);
+    json_decref(res.manifest);
+    assert_int_equal(pkg_manifest_load(dir, &m, &em), STRATA_OK);
+    for (size_t i = 0; i < m->n_artifacts; i++) {
+        struct pkg_part p;
+        struct pkg_faults faults;
+        pkg_faults_init(&faults);
+        assert_int_equal(pkg_part_open(dir, &m->artifacts[i], true, NULL, &faults, &p, &em), STRATA_OK);
+        assert_int_equal(faults.n, 0);
+        assert_non_null(gguf_reader_find_kv(p.reader, "general.architecture"));
+        assert_int_equal(gguf_reader_find_kv(p.reader, "general.name") != NULL, i == 0);
+        pkg_part_close(&p);
+        pkg_faults_deinit(&faults);
+    }
+    pkg_manifest_free(m);
+    check_recomposes(source, dir);
 }
 
 /* A disk that fills up: writes fail with EFBIG once a file reaches the limit. */
@@ -335,7 +595,8 @@ static void test_disk_full(void **state) {
         strata_err rc = write_to(source, dir, &em);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
         assert_int_equal(rc, STRATA_EIO);
-        assert_false(file_is_dir(dir));
+        check_broken_off(dir, false);
+        tmp_folder_remove(dir);
     }
     signal(SIGXFSZ, SIG_DFL);
     assert_int_equal(write_to(source, dir, &em), STRATA_OK);
@@ -349,7 +610,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_identity, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shard_digests, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cancel, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cancel_and_resume, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_resume_repairs, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_after_command, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_projectors, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hub_cache, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slim, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_full, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

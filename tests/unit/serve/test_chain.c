@@ -1,8 +1,8 @@
 /* The chain with real links and stages in this process, on a scripted engine: tokens, queue, cancel, loss, rebuild. */
 #include "../stage/fake_backend.h"
 #include "base/clock.h"
+#include "plan/plan_cut.h"
 #include "serve/chain.h"
-#include "serve/plan.h"
 #include "stage/stage_server.h"
 
 #include <pthread.h>
@@ -47,7 +47,9 @@ static strata_err start_chain(void) {
     struct chain_stage stages[MAX_STAGES];
     uint64_t bytes[FAKE_LAYERS];
     for (int i = 0; i < FAKE_LAYERS; i++) bytes[i] = 100;
-    assert_int_equal(plan_even(bytes, FAKE_LAYERS, 10, 10, n_stages, ranges, &em), 0);
+    struct plan_load load = {
+        .layer_bytes = bytes, .n_layers = FAKE_LAYERS, .n_trunk = FAKE_LAYERS, .first_extra = 10, .last_extra = 10};
+    assert_int_equal(plan_bytes(&load, n_stages, ranges, &em), 0);
     for (uint32_t i = 0; i < n_stages; i++)
         stages[i] = (struct chain_stage){
             .addr = *stage_server_addr(servers[i]), .first = ranges[i].first, .end = ranges[i].end};
@@ -349,9 +351,9 @@ static void test_untrusted_by_stage(void **state) {
 
 static void test_untrusted_by_us(void **state) {
     (void)state;
-    char text[WIRE_PUB_TEXT];
+    char text[ED25519_PUB_TEXT];
     start_stages(2);
-    wire_trust_remove(&own_trust, wire_pub_text(&stage_keys[1]->pub, text), &em);
+    wire_trust_remove(&own_trust, ed25519_pub_text(&stage_keys[1]->pub, text), &em);
     assert_int_equal(start_chain(), STRATA_EAUTH);
     assert_non_null(strstr(em.text, "stage 2 of 2"));
     assert_non_null(strstr(em.text, text));
@@ -417,48 +419,12 @@ static void test_leave_while_loading(void **state) {
     if (start_chain()) fail_msg("%s", em.text);
 }
 
-/* ---- the cut ---- */
-
-static void test_plan(void **state) {
-    uint64_t layers[30], big[4] = {100, 1, 1, 1};
-    struct plan_range r[4];
-    (void)state;
-    for (int i = 0; i < 30; i++) layers[i] = 10;
-    assert_int_equal(plan_even(layers, 30, 0, 0, 2, r, &em), 0);
-    assert_true(r[0].first == 0 && r[0].end == 15 && r[1].first == 15 && r[1].end == 30);
-    assert_int_equal(plan_even(layers, 30, 100, 0, 2, r, &em), 0);
-    assert_true(r[0].end == 10 && r[0].bytes == 200 && r[1].bytes == 200);
-    assert_int_equal(plan_even(layers, 30, 0, 0, 4, r, &em), 0);
-    for (int i = 0; i < 4; i++) assert_in_range(r[i].end - r[i].first, 7, 8);
-    assert_int_equal(plan_even(big, 4, 0, 0, 4, r, &em), 0);
-    for (uint32_t i = 0; i < 4; i++) assert_true(r[i].first == i && r[i].end == i + 1);
-    assert_int_equal(plan_even(big, 4, 0, 1000, 2, r, &em), 0);
-    assert_true(r[0].end == 3 && r[1].bytes == 1001);
-    assert_int_equal(plan_even(big, 4, 0, 0, 5, r, &em), STRATA_EINVAL);
-    assert_int_equal(plan_even(big, 4, 0, 0, 0, r, &em), STRATA_EINVAL);
-    big[0] = UINT64_MAX;
-    assert_int_equal(plan_even(big, 4, 0, 0, 2, r, &em), STRATA_EFORMAT);
-}
-
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_tokens),
-        T(test_stop_ids),
-        T(test_limits),
-        T(test_queue),
-        T(test_cancel),
-        T(test_next_deadline),
-        T(test_faults),
-        T(test_lost),
-        T(test_wrong_package),
-        T(test_untrusted_by_stage),
-        T(test_untrusted_by_us),
-        T(test_load_fails),
-        T(test_busy),
-        T(test_slow_load),
-        T(test_leave_while_loading),
-        cmocka_unit_test(test_plan),
+        T(test_tokens),          T(test_stop_ids),   T(test_limits), T(test_queue),         T(test_cancel),
+        T(test_next_deadline),   T(test_faults),     T(test_lost),   T(test_wrong_package), T(test_untrusted_by_stage),
+        T(test_untrusted_by_us), T(test_load_fails), T(test_busy),   T(test_slow_load),     T(test_leave_while_loading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

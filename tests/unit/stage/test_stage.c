@@ -116,13 +116,13 @@ static const char hello[] = "{\"protocol\":1,\"version\":\"" STRATA_VERSION "\",
 
 static const char *assign_text(uint32_t index, uint32_t count, uint32_t first, uint32_t end, const char *digest) {
     static char text[1024];
-    char next[WIRE_PUB_TEXT], addr[WIRE_ADDR_TEXT];
+    char next[ED25519_PUB_TEXT], addr[WIRE_ADDR_TEXT];
     snprintf(text, sizeof text,
              "{\"session\":\"" S32 "\",\"index\":%u,\"count\":%u,\"first\":%u,\"end\":%u,\"n_ctx\":32,"
              "\"n_batch\":4,\"kv_type\":\"f16\",\"manifest_sha256\":\"%s\",\"next_addr\":\"%s\",\"next_key\":\"%s\","
              "\"prev_key\":\"%s\"}",
              index, count, first, end, digest, wire_addr_text(stage_server_addr(server), addr),
-             wire_pub_text(&neighbour_key->pub, next), wire_pub_text(&neighbour_key->pub, next));
+             ed25519_pub_text(&neighbour_key->pub, next), ed25519_pub_text(&neighbour_key->pub, next));
     return text;
 }
 

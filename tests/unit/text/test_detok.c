@@ -2,7 +2,7 @@
 #include "vocab_data.h"
 
 #include "text/detok.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static const char BPE[] = "tests/data/bpe-vocab.txt";
 static const char SPM[] = "tests/data/spm-vocab.txt";

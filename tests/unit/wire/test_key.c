@@ -39,11 +39,11 @@ static int teardown(void **state) {
 }
 
 static void test_create_load(void **state) {
-    struct wire_pub pub, again;
+    struct ed25519_pub pub, again;
     struct wire_key *key;
     struct strata_errmsg em;
     struct stat st;
-    char path[128], sub[128], text[WIRE_PUB_TEXT];
+    char path[128], sub[128], text[ED25519_PUB_TEXT];
     (void)state;
     path_in(sub, "sub");
     assert_int_equal(wire_key_create(sub, &pub, &em), 0);
@@ -53,10 +53,10 @@ static void test_create_load(void **state) {
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_int_equal(wire_key_load(sub, &key, &em), 0);
-    assert_true(wire_pub_equal(&key->pub, &pub));
-    assert_int_equal(strlen(wire_pub_text(&pub, text)), 44);
-    assert_int_equal(wire_pub_parse(text, &again, &em), 0);
-    assert_true(wire_pub_equal(&again, &pub));
+    assert_true(ed25519_pub_equal(&key->pub, &pub));
+    assert_int_equal(strlen(ed25519_pub_text(&pub, text)), 44);
+    assert_int_equal(ed25519_pub_parse(text, &again, &em), 0);
+    assert_true(ed25519_pub_equal(&again, &pub));
     wire_key_free(key);
     /* A key is never overwritten. */
     assert_int_equal(wire_key_create(sub, &again, &em), STRATA_EBUSY);
@@ -64,7 +64,7 @@ static void test_create_load(void **state) {
 }
 
 static void test_load_refuses(void **state) {
-    struct wire_pub pub;
+    struct ed25519_pub pub;
     struct wire_key *key = NULL;
     struct strata_errmsg em;
     char path[128], other[128];
@@ -111,11 +111,11 @@ static void test_pub_strict(void **state) {
         "A*AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
         "-_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
     };
-    struct wire_pub pub;
+    struct ed25519_pub pub;
     (void)state;
-    assert_int_equal(wire_pub_parse(K1, &pub, NULL), 0);
+    assert_int_equal(ed25519_pub_parse(K1, &pub, NULL), 0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(wire_pub_parse(bad[i], &pub, NULL), STRATA_EINVAL);
+        assert_int_equal(ed25519_pub_parse(bad[i], &pub, NULL), STRATA_EINVAL);
 }
 
 static void test_trust_parse(void **state) {
@@ -160,14 +160,14 @@ static void test_trust_parse(void **state) {
 
 static void test_trust_file(void **state) {
     struct wire_trust t = {0}, r;
-    struct wire_pub a, b;
+    struct ed25519_pub a, b;
     struct strata_errmsg em;
     char path[128];
     (void)state;
     assert_int_equal(wire_trust_load(dir, &r, &em), 0);
     assert_int_equal(r.n, 0);
-    wire_pub_parse(K1, &a, NULL);
-    wire_pub_parse(K2, &b, NULL);
+    ed25519_pub_parse(K1, &a, NULL);
+    ed25519_pub_parse(K2, &b, NULL);
     assert_int_equal(wire_trust_add(&t, &a, "first", &em), 0);
     assert_int_equal(wire_trust_add(&t, &b, NULL, &em), 0);
     assert_int_equal(wire_trust_add(&t, &b, "bad name", &em), STRATA_EINVAL);

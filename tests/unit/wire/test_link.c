@@ -33,7 +33,7 @@ static struct end server, client;
 static struct wire_listener *listener;
 static struct wire_addr where;
 
-static bool on_trust(void *ctx, const struct wire_pub *peer) {
+static bool on_trust(void *ctx, const struct ed25519_pub *peer) {
     struct end *e = ctx;
     (void)peer;
     return e->trusts;
@@ -165,13 +165,13 @@ static void test_trusted(void **state) {
     WAIT(&client, client.opened, 2000);
     assert_int_equal(wire_link_send(client.link, &ping, NULL, 0, NULL), 0);
     WAIT(&client, client.frames == 1, 2000);
-    assert_true(wire_pub_equal(wire_link_peer_key(client.link), &tls_a->pub));
+    assert_true(ed25519_pub_equal(wire_link_peer_key(client.link), &tls_a->pub));
     WAIT(&server, server.opened, 2000);
-    assert_true(wire_pub_equal(wire_link_peer_key(server.link), &tls_b->pub));
+    assert_true(ed25519_pub_equal(wire_link_peer_key(server.link), &tls_b->pub));
 }
 
 static void test_server_refuses(void **state) {
-    char key[WIRE_PUB_TEXT], command[128];
+    char key[ED25519_PUB_TEXT], command[128];
     struct wire_frame ping = {.type = WIRE_PING};
     (void)state;
     server.trusts = false;
@@ -181,7 +181,7 @@ static void test_server_refuses(void **state) {
     wire_link_send(client.link, &ping, NULL, 0, NULL);
     WAIT(&client, client.closed, 2000);
     WAIT(&server, server.closed, 2000);
-    snprintf(command, sizeof command, "strata key trust %s", wire_pub_text(&tls_b->pub, key));
+    snprintf(command, sizeof command, "strata key trust %s", ed25519_pub_text(&tls_b->pub, key));
     assert_int_equal(client.why.code, STRATA_EAUTH);
     assert_non_null(strstr(client.why.text, "does not trust this machine's key"));
     assert_non_null(strstr(client.why.text, "on that machine run"));
@@ -244,7 +244,7 @@ static void tls_stranger(const char *alpn, size_t alpn_len, int max_version, boo
     SSL_CTX_set_max_proto_version(ctx, max_version);
     if (with_cert) {
         SSL_CTX_use_certificate(ctx, key->cert);
-        SSL_CTX_use_PrivateKey(ctx, key->pkey);
+        SSL_CTX_use_PrivateKey(ctx, ed25519_key_evp(key->own));
     }
     if (alpn) SSL_CTX_set_alpn_protos(ctx, (const unsigned char *)alpn, (unsigned)alpn_len);
     SSL *ssl = SSL_new(ctx);

@@ -200,7 +200,7 @@ static void test_assign_round_trip(void **state) {
     assert_string_equal(r.session, m.session);
     assert_string_equal(r.next_addr.host, "fd00::7");
     assert_int_equal(r.next_addr.port, 9400);
-    assert_true(wire_pub_equal(&r.next_key, &m.next_key) && wire_pub_equal(&r.prev_key, &m.prev_key));
+    assert_true(ed25519_pub_equal(&r.next_key, &m.next_key) && ed25519_pub_equal(&r.prev_key, &m.prev_key));
     assert_true(r.kv_f32 && r.index == 2 && r.count == 3 && r.first == 10 && r.end == 20);
     assert_true(r.n_ctx == 4096 && r.n_batch == 512);
     buf_deinit(&b);
