@@ -68,7 +68,7 @@ struct pkg_source_file {
 };
 
 struct pkg_source_model {
-    const char *path;
+    const char *path; /* schema 2 has none: its primary_file */
     uint8_t sha256[DIGEST_BYTES];
     const char *repo, *revision, *primary_file, *canonical_ref, *distribution_id; /* NULL when absent */
     struct pkg_source_file *files;
