@@ -1,7 +1,10 @@
 /* The manifest as a document, schema 1, and what both schemas share. See pkg_build.h. Owns nothing between calls. */
 #include "package/pkg_build.h"
 
+#include "base/file.h"
+#include "base/path.h"
 #include "base/utf8.h"
+#include "package/pkg_card.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -134,6 +137,26 @@ strata_err pkg_build_text(const json_t *manifest, struct buf *text, struct strat
     if (rc == STRATA_ELIMIT)
         rc =
             err_set(em, rc, "the manifest would be larger than %d bytes, which readers refuse", PKG_MANIFEST_MAX_BYTES);
+    return rc;
+}
+
+strata_err pkg_build_finish(const json_t *manifest, const char *dir, bool with_card, char sha256[DIGEST_HEX],
+                            uint64_t *bytes, struct strata_errmsg *em) {
+    struct buf text;
+    char path[PATH_MAX_LEN];
+    struct pkg_manifest *m = NULL;
+    buf_init(&text, PKG_MANIFEST_MAX_BYTES);
+    strata_err rc = path_join(path, sizeof path, dir, PKG_MANIFEST_FILE, em);
+    if (!rc) rc = pkg_build_text(manifest, &text, em);
+    if (!rc) rc = pkg_manifest_parse(text.data, text.len, path, &m, em);
+    if (!rc && with_card) rc = pkg_card_update(dir, m, NULL, em);
+    if (!rc) rc = file_write_all(path, text.data, text.len, 0644, em);
+    if (!rc) {
+        memcpy(sha256, m->sha256, DIGEST_HEX);
+        *bytes = text.len;
+    }
+    pkg_manifest_free(m);
+    buf_deinit(&text);
     return rc;
 }
 

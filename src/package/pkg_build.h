@@ -33,6 +33,14 @@ strata_err pkg_build_manifest2(const struct pkg_build *b, const char *generator,
  * PKG_MANIFEST_MAX_BYTES. */
 strata_err pkg_build_text(const json_t *manifest, struct buf *text, struct strata_errmsg *em);
 
+/*
+ * Ends a package: writes the model card (with_card) and then the manifest, each atomically. The manifest's text is read
+ * back first: what a reader would refuse must not be published. The card names the manifest's digest, hence is made
+ * from that text, too.
+ */
+strata_err pkg_build_finish(const json_t *manifest, const char *dir, bool with_card, char sha256[DIGEST_HEX],
+                            uint64_t *bytes, struct strata_errmsg *em);
+
 /* Seconds since 1970 for created_at: SOURCE_DATE_EPOCH when set, else the clock. */
 strata_err pkg_build_time(uint64_t *out, struct strata_errmsg *em);
 

@@ -5,7 +5,6 @@
 #include "base/path.h"
 #include "package/pkg_apart.h"
 #include "package/pkg_build.h"
-#include "package/pkg_card.h"
 #include "package/pkg_generation2.h"
 #include "package/pkg_model.h"
 #include "package/pkg_outdir.h"
@@ -194,28 +193,15 @@ static strata_err build(const struct job *j, json_t **out, struct strata_errmsg 
                                   : pkg_build_manifest(&b, out, em);
 }
 
-/* Read back before it is written; the manifest comes last. */
 static strata_err write_manifest(const struct job *j, struct pkg_convert_result *res, struct strata_errmsg *em) {
-    struct buf text;
-    char path[PATH_MAX_LEN];
     json_t *root = NULL;
-    struct pkg_manifest *m = NULL;
-    buf_init(&text, PKG_MANIFEST_MAX_BYTES);
-    strata_err rc = path_join(path, sizeof path, j->opt->out_dir, PKG_MANIFEST_FILE, em);
-    if (!rc) rc = build(j, &root, em);
-    if (!rc) rc = pkg_build_text(root, &text, em);
-    if (!rc) rc = pkg_manifest_parse(text.data, text.len, path, &m, em);
-    if (!rc && !j->opt->no_card) rc = pkg_card_update(j->opt->out_dir, m, NULL, em);
-    if (!rc) rc = file_write_all(path, text.data, text.len, 0644, em);
-    if (rc) goto out;
-    memcpy(res->manifest_sha256, m->sha256, sizeof res->manifest_sha256);
-    res->total_bytes = text.len;
-    res->manifest = root;
-    root = NULL;
-out:
-    pkg_manifest_free(m);
-    json_decref(root);
-    buf_deinit(&text);
+    strata_err rc = build(j, &root, em);
+    if (!rc)
+        rc = pkg_build_finish(root, j->opt->out_dir, !j->opt->no_card, res->manifest_sha256, &res->total_bytes, em);
+    if (rc)
+        json_decref(root);
+    else
+        res->manifest = root;
     return rc;
 }
 
