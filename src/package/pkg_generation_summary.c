@@ -13,9 +13,9 @@ static int by_text(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sets key to a copy of v. */
-static int copy_into(json_t *obj, const char *key, const json_t *v) {
-    return json_object_set_new(obj, key, json_deep_copy(v)); /* fails on NULL */
+/* Sets key to v itself, which both documents own then: jansson's copies lose members when memory runs out. */
+static int share(json_t *obj, const char *key, const json_t *v) {
+    return json_object_set(obj, key, readable(v)); /* fails on NULL */
 }
 
 /* {name, type, and all other keys as they stand}. NULL without memory. */
@@ -24,9 +24,9 @@ static json_t *named(const char *name, const json_t *value) {
     json_t *v, *o = json_object();
     const json_t *type = json_object_get(value, "type");
     int bad = json_object_set_new(o, "name", json_string(name));
-    if (!bad && type) bad = copy_into(o, "type", type);
+    if (!bad && type) bad = share(o, "type", type);
     json_object_foreach(readable(value), key, v) {
-        if (!bad && strcmp(key, "name") != 0 && strcmp(key, "type") != 0) bad = copy_into(o, key, v);
+        if (!bad && strcmp(key, "name") != 0 && strcmp(key, "type") != 0) bad = share(o, key, v);
     }
     if (!bad) return o;
     json_decref(o);
@@ -62,7 +62,7 @@ static json_t *speculation(const json_t *block) {
         bool map = strcmp(key, "proposers") == 0 || strcmp(key, "strategies") == 0;
         if (bad) break;
         if (!map)
-            bad = copy_into(o, key, v);
+            bad = share(o, key, v);
         else if (json_is_object(v))
             bad = json_object_set_new(o, key, listed(v));
     }
@@ -80,7 +80,7 @@ strata_err pkg_generation_summary(const json_t *generation, json_t **out, struct
         if (strcmp(key, "speculative_decoding") == 0 && json_is_object(v))
             bad = json_object_set_new(o, key, speculation(v));
         else
-            bad = copy_into(o, key, v);
+            bad = share(o, key, v);
     }
     if (bad) {
         json_decref(o);
