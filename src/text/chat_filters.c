@@ -1,6 +1,6 @@
 /* Filters of chat templates. See chat_eval.h. `tojson` is the chat one: no HTML escapes, non-ASCII kept. */
-#include "text/chat_eval.h"
 #include "base/utf8.h"
+#include "text/chat_eval.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Methods of strings, lists and dicts, and the global functions of chat templates. See chat_eval.h. */
+#include "base/utf8.h"
 #include "text/chat_eval.h"
 #include "text/chat_lex.h"
-#include "base/utf8.h"
 
 #include <locale.h>
 #include <string.h>

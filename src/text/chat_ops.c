@@ -1,6 +1,6 @@
 /* Operators, attributes, subscripts and iteration of chat templates, as Python has them. See chat_eval.h. */
-#include "text/chat_eval.h"
 #include "base/utf8.h"
+#include "text/chat_eval.h"
 
 #include <math.h>
 #include <string.h>

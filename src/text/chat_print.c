@@ -1,7 +1,7 @@
 /* Values of chat templates as text: what `{{ }}` prints, Python's repr inside containers, and JSON. See chat_value.h.
  */
-#include "text/chat_value.h"
 #include "base/utf8.h"
+#include "text/chat_value.h"
 
 #include <inttypes.h>
 #include <math.h>

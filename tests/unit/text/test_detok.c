@@ -1,8 +1,8 @@
 /* The streaming detokenizer: whole characters only, U+FFFD for what can be none, the leading space of SentencePiece. */
 #include "vocab_data.h"
 
-#include "text/detok.h"
 #include "base/utf8.h"
+#include "text/detok.h"
 
 static const char BPE[] = "tests/data/bpe-vocab.txt";
 static const char SPM[] = "tests/data/spm-vocab.txt";
