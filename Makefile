@@ -93,14 +93,16 @@ $(B)/skippy-model-package: $(B)/src/cli/main_skippy.o $(SMALL_LIBS)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -pthread -o $@ $< $(SMALL_LIBS) $(shell pkg-config --libs $(SMALL_PKGS) 2>/dev/null)
 
-# Programs for tests and benches; each is one file that may use every library below the command line.
+# Programs for tests and benches: one file each, which may use every library below the command line. mkmodel's parts
+# are in a folder of its name.
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
 tools: $(TOOLS)
 .PHONY: tools
 $(B)/tools/%: $(B)/tests/tools/%.o $(call libfiles,serve)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(call libfiles,serve) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(call libfiles,serve) $(LDLIBS)
+$(B)/tools/mkmodel: $(patsubst %.c,$(B)/%.o,$(wildcard tests/tools/mkmodel/*.c))
 
 UNIT_SRCS := $(wildcard tests/unit/*/test_*.c)
 UNIT_BINS := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRCS))

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/cli_signer.h"
 #include "engine/engine.h"
+#include "engine/engine_profile.h"
 #include "wire/wire_frame.h"
 
 #include <stdio.h>
@@ -24,10 +25,13 @@ static const char usage[] =
     "      --cut N[,N...]    cut the model before these layers: each part is loaded on its own, and the parts hand "
     "each\n"
     "                        other frames with hidden states, as stages on several machines do\n"
-    "      --kv-type TYPE    type of the KV cache: f32 (default) or f16\n"
+    "      --kv-type TYPE    type of the KV cache: f32 (default), f16, bf16, q8_0 or q4_0\n"
     "  -t, --threads N       threads (default: every core)\n"
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
+    "      --prompt N        only the first N tokens are a prompt: the others are computed one by one, as decoding "
+    "does\n"
     "      --verify          check the digests of a package's parts while opening them\n" CLI_SIGNER_HELP
+    "      --profile         time every operation, by kind, matrix and layer (on standard error, or in --json)\n"
     "      --json            print figures and errors as JSON\n"
     "  -h, --help            this text\n"
     "\n"
@@ -46,7 +50,8 @@ struct options {
     uint32_t n_cuts;
     enum engine_kv_type kv_type;
     uint32_t n_threads, n_batch;
-    bool json, verify;
+    uint32_t n_prompt; /* 0: all tokens */
+    bool json, verify, profile;
     struct cli_signer signer;
     int32_t *tokens;
     uint32_t n_tokens;
@@ -71,8 +76,11 @@ static strata_err open_stage(const struct options *o, uint32_t first, uint32_t e
                                    .flags = o->verify ? PKG_MODEL_VERIFY : 0,
                                    .progress = o->verify ? stderr : NULL,
                                    .require_signature = cli_signer_key(&o->signer)};
-    struct engine_options eo = {
-        .n_ctx = o->n_tokens, .n_batch = o->n_batch, .n_threads = o->n_threads, .kv_type = o->kv_type};
+    struct engine_options eo = {.n_ctx = o->n_tokens,
+                                .n_batch = o->n_batch,
+                                .n_threads = o->n_threads,
+                                .kv_type = o->kv_type,
+                                .profile = o->profile};
     strata_err rc = pkg_model_open(o->path, &po, &s->pkg, em);
     return rc ? rc : engine_new(s->pkg, &eo, &s->engine, em);
 }
@@ -148,8 +156,10 @@ static strata_err write_logits(const struct options *o, struct chain *c, double 
     uint32_t step = engine_info(c->stage[0].engine)->n_batch;
     strata_err rc = file_atomic_begin(&f, o->out, 0644, em);
     if (rc) return rc;
-    for (uint32_t pos = 0; pos < o->n_tokens; pos += step) {
-        uint32_t n = o->n_tokens - pos < step ? o->n_tokens - pos : step;
+    uint32_t n_prompt = o->n_prompt && o->n_prompt < o->n_tokens ? o->n_prompt : o->n_tokens;
+    for (uint32_t pos = 0, n; pos < o->n_tokens; pos += n) {
+        uint32_t left = pos < n_prompt ? n_prompt - pos : 1;
+        n = left < step ? left : step;
         const float *logits = NULL;
         uint64_t start = clock_now_ns();
         rc = chain_run(c, pos, o->tokens + pos, n, &logits, em);
@@ -176,17 +186,19 @@ static bool parse_cuts(char *text, struct options *o) {
     return true;
 }
 
-enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE };
+enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE, OPT_PROFILE, OPT_PROMPT };
 
 static const struct option long_options[] = {
     {"out", required_argument, NULL, 'o'},
     {"cut", required_argument, NULL, OPT_CUT},
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
+    {"prompt", required_argument, NULL, OPT_PROMPT},
     {"threads", required_argument, NULL, 't'},
     {"batch", required_argument, NULL, 'b'},
     {"json", no_argument, NULL, OPT_JSON},
     {"verify", no_argument, NULL, OPT_VERIFY},
     {"require-signature", required_argument, NULL, OPT_SIGNATURE},
+    {"profile", no_argument, NULL, OPT_PROFILE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -204,9 +216,12 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
                 return cli_usage(cli, "--cut takes rising layer numbers from 1 on, such as 10,20");
             break;
         case OPT_KV_TYPE:
-            if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-                return cli_usage(cli, "--kv-type is f16 or f32, not '%s'", optarg);
-            o->kv_type = strcmp(optarg, "f16") == 0 ? ENGINE_KV_F16 : ENGINE_KV_F32;
+            if (!engine_kv_parse(optarg, &o->kv_type))
+                return cli_usage(cli, "--kv-type is f32, f16, bf16, q8_0 or q4_0, not '%s'", optarg);
+            break;
+        case OPT_PROMPT:
+            if (!cli_parse_u32(optarg, 1, UINT32_MAX, &o->n_prompt))
+                return cli_usage(cli, "--prompt is a number from 1 on, not '%s'", optarg);
             break;
         case 't':
             if (!cli_parse_u32(optarg, 1, 512, &o->n_threads))
@@ -222,6 +237,7 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
             if ((status = cli_signer_take(cli, optarg, &o->signer))) return status;
             o->verify = true;
             break;
+        case OPT_PROFILE: o->profile = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }
@@ -251,23 +267,40 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
     return -1;
 }
 
-static void report(const struct options *o, const struct chain *c, double seconds) {
+static json_t *stage_json(struct engine *engine) {
+    const struct engine_info *e = engine_info(engine);
+    struct engine_profile *p = engine_profile(engine);
+    json_t *stage = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "first", (json_int_t)e->range.first, "end",
+                              (json_int_t)e->range.end, "weight_bytes", (json_int_t)e->weight_bytes, "copied_bytes",
+                              (json_int_t)e->copied_bytes, "kv_bytes", (json_int_t)e->kv_bytes, "scratch_bytes",
+                              (json_int_t)e->scratch_bytes);
+    if (stage && p && json_object_set_new(stage, "profile", engine_profile_json(p))) {
+        json_decref(stage);
+        return NULL;
+    }
+    return stage;
+}
+
+static strata_err report(const struct options *o, const struct chain *c, double seconds, struct strata_errmsg *em) {
     const struct engine_info *last = engine_info(c->stage[c->n - 1].engine);
+    char title[64];
     if (!o->json) {
         printf("n_tokens=%u n_vocab=%u\n", (unsigned)o->n_tokens, (unsigned)last->n_vocab);
-        return;
+        for (uint32_t i = 0; i < c->n && o->profile; i++) {
+            const struct engine_info *e = engine_info(c->stage[i].engine);
+            snprintf(title, sizeof title, "layers [%u, %u)", (unsigned)e->range.first, (unsigned)e->range.end);
+            engine_profile_print(engine_profile(c->stage[i].engine), title, stderr);
+        }
+        return STRATA_OK;
     }
-    printf("{\"n_tokens\":%u,\"n_vocab\":%u,\"seconds\":%.6f,\"stages\":[", (unsigned)o->n_tokens,
-           (unsigned)last->n_vocab, seconds);
-    for (uint32_t i = 0; i < c->n; i++) {
-        const struct engine_info *e = engine_info(c->stage[i].engine);
-        printf("%s{\"first\":%u,\"end\":%u,\"weight_bytes\":%llu,\"copied_bytes\":%llu,\"kv_bytes\":%llu,"
-               "\"scratch_bytes\":%llu}",
-               i ? "," : "", (unsigned)e->range.first, (unsigned)e->range.end, (unsigned long long)e->weight_bytes,
-               (unsigned long long)e->copied_bytes, (unsigned long long)e->kv_bytes,
-               (unsigned long long)e->scratch_bytes);
-    }
-    printf("]}\n");
+    json_t *stages = json_array();
+    bool ok = stages != NULL;
+    for (uint32_t i = 0; i < c->n && ok; i++) ok = json_array_append_new(stages, stage_json(c->stage[i].engine)) == 0;
+    json_t *root = json_pack("{s:I, s:I, s:f, s:o}", "n_tokens", (json_int_t)o->n_tokens, "n_vocab",
+                             (json_int_t)last->n_vocab, "seconds", seconds, "stages", stages);
+    strata_err rc = ok && root ? cli_print_json(root, em) : err_nomem(em, "the report");
+    json_decref(root);
+    return rc;
 }
 
 int cmd_logits(const struct cli *cli, int argc, char **argv) {
@@ -278,11 +311,8 @@ int cmd_logits(const struct cli *cli, int argc, char **argv) {
     int status = parse(cli, argc, argv, &o);
     if (status >= 0) goto out;
     status = CLI_OK;
-    if (chain_open(&o, &c, &em) || write_logits(&o, &c, &seconds, &em)) {
+    if (chain_open(&o, &c, &em) || write_logits(&o, &c, &seconds, &em) || report(&o, &c, seconds, &em))
         status = cli_fail(cli, o.json, &em);
-    } else {
-        report(&o, &c, seconds);
-    }
 out:
     chain_close(&c);
     free(o.tokens);

@@ -9,6 +9,7 @@
 #include "cli/cli_signer.h"
 #include "decode/sampler.h"
 #include "engine/engine.h"
+#include "engine/engine_profile.h"
 #include "text/chat.h"
 #include "text/detok.h"
 #include "text/vocab.h"
@@ -51,8 +52,9 @@ static const char usage[] =
     "  -t, --threads N          threads (default: every core)\n"
     "  -c, --ctx N              context length (default: what the prompt and -n need)\n"
     "  -b, --batch N            prompt tokens computed at once, 1 to 16384 (default: 512)\n"
-    "      --kv-type TYPE       type of the KV cache: f16 (default) or f32\n"
+    "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
     "      --verify             check the digests of a package's parts before running\n" CLI_SIGNER_HELP
+    "      --profile            time every operation, by kind, matrix and layer: slower, and the same text\n"
     "      --json               print one JSON object with text, ids and figures instead of text\n"
     "  -h, --help               this text\n"
     "\n"
@@ -68,7 +70,7 @@ struct options {
     struct sampler_params sampling;
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
-    bool chat, special, ids, ignore_eos, json, verify;
+    bool chat, special, ids, ignore_eos, json, verify, profile;
     struct cli_signer signer;
 };
 
@@ -88,6 +90,7 @@ struct run {
     struct buf prompt, text;
     struct vocab_ids ids; /* the prompt, then what was generated */
     struct figures fig;
+    json_t *profile; /* with --profile and --json: an object of one profile for each phase */
 };
 
 /* ---- prompt ---- */
@@ -204,8 +207,12 @@ static strata_err load(struct run *r, struct strata_errmsg *em) {
                                    .flags = o->verify ? PKG_MODEL_VERIFY : 0,
                                    .progress = o->verify ? stderr : NULL,
                                    .require_signature = cli_signer_key(&o->signer)};
-    struct engine_options eo = {
-        .n_ctx = o->n_ctx, .n_batch = o->n_batch, .max_logits = 1, .n_threads = o->n_threads, .kv_type = o->kv_type};
+    struct engine_options eo = {.n_ctx = o->n_ctx,
+                                .n_batch = o->n_batch,
+                                .max_logits = 1,
+                                .n_threads = o->n_threads,
+                                .kv_type = o->kv_type,
+                                .profile = o->profile};
     uint64_t start = clock_now_ns();
     strata_err rc = pkg_model_open(o->path, &po, &r->pkg, em);
     if (!rc) cli_signer_show(o->path, pkg_model_signature(r->pkg));
@@ -281,16 +288,30 @@ static strata_err generate(struct run *r, const float *logits, struct strata_err
         if (!rc) rc = emit(r, token, em);
         if (rc) return rc;
         if (made + 1 == r->o.n_predict) break;
-        if (engine_pos(r->engine) == n_ctx) {
+        if (engine_pos(r->engine, 0) == n_ctx) {
             r->fig.finish = "context";
             break;
         }
         struct engine_batch b = {
-            .pos = engine_pos(r->engine), .n_tokens = 1, .tokens = &token, .want = ENGINE_OUT_LAST};
+            .pos = engine_pos(r->engine, 0), .n_tokens = 1, .tokens = &token, .want = ENGINE_OUT_LAST};
         rc = engine_run(r->engine, &b, &logits, em);
         if (rc) return rc;
         r->fig.n_decode++;
     }
+    return STRATA_OK;
+}
+
+/* Reports where the time of a phase went, and starts counting for the next one. */
+static strata_err take_profile(struct run *r, const char *phase, struct strata_errmsg *em) {
+    struct engine_profile *p = engine_profile(r->engine);
+    if (!p) return STRATA_OK;
+    if (!r->o.json) {
+        engine_profile_print(p, phase, stderr);
+    } else {
+        if (!r->profile) r->profile = json_object();
+        if (json_object_set_new(r->profile, phase, engine_profile_json(p))) return err_nomem(em, "the profile");
+    }
+    engine_profile_reset(p);
     return STRATA_OK;
 }
 
@@ -299,6 +320,7 @@ static strata_err run(struct run *r, struct strata_errmsg *em) {
     uint64_t start = clock_now_ns();
     strata_err rc = prefill(r, &logits, em);
     r->fig.prefill_s = clock_since_s(start);
+    if (!rc) rc = take_profile(r, "prefill", em);
     if (rc) return rc;
     start = clock_now_ns();
     r->fig.finish = "interrupted";
@@ -309,7 +331,8 @@ static strata_err run(struct run *r, struct strata_errmsg *em) {
         if (!rc && !r->o.json) fwrite(r->text.data, 1, r->text.len, stdout);
     }
     if (!r->o.json && r->o.n_predict > 0) putchar('\n');
-    return rc;
+    if (!r->o.json) fflush(stdout);
+    return rc ? rc : take_profile(r, "decode", em);
 }
 
 /* ---- reports ---- */
@@ -344,7 +367,8 @@ static strata_err report_json(const struct run *r, struct strata_errmsg *em) {
         (json_int_t)i->n_batch, "weight_bytes", (json_int_t)i->weight_bytes, "copied_bytes",
         (json_int_t)i->copied_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
         (json_int_t)i->scratch_bytes);
-    strata_err rc = root ? jsonx_dump(root, true, &out, em) : err_nomem(em, "the report");
+    bool added = root && (!r->profile || json_object_set(root, "profile", r->profile) == 0);
+    strata_err rc = added ? jsonx_dump(root, true, &out, em) : err_nomem(em, "the report");
     if (!rc) puts(buf_cstr(&out));
     json_decref(root);
     buf_deinit(&out);
@@ -368,6 +392,7 @@ enum {
     OPT_KV_TYPE,
     OPT_VERIFY,
     OPT_SIGNATURE,
+    OPT_PROFILE,
     OPT_JSON
 };
 
@@ -392,6 +417,7 @@ static const struct option long_options[] = {
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
     {"verify", no_argument, NULL, OPT_VERIFY},
     {"require-signature", required_argument, NULL, OPT_SIGNATURE},
+    {"profile", no_argument, NULL, OPT_PROFILE},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -437,12 +463,12 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
             if ((status = cli_signer_take(cli, optarg, &o->signer))) return status;
             o->verify = true;
             break;
+        case OPT_PROFILE: o->profile = true; break;
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
-            if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-                return cli_usage(cli, "--kv-type is f16 or f32, not '%s'", optarg);
-            o->kv_type = strcmp(optarg, "f32") == 0 ? ENGINE_KV_F32 : ENGINE_KV_F16;
+            if (!engine_kv_parse(optarg, &o->kv_type))
+                return cli_usage(cli, "--kv-type is f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
             break;
         case '?':
         case ':': return cli_bad_option(cli, opt, argv);
@@ -478,6 +504,7 @@ int cmd_run(const struct cli *cli, int argc, char **argv) {
         detok_deinit(&r.detok);
     }
     if (rc) status = cli_fail(cli, r.o.json, &em);
+    json_decref(r.profile);
     sampler_free(r.sampler);
     engine_free(r.engine);
     vocab_free(r.vocab);

@@ -28,6 +28,7 @@ static const struct cli_command commands[] = {
     {"key", cmd_key, "make this machine's key, show it, trust another machine's", false},
     {"tokenize", cmd_tokenize, "print the token ids of lines of text", false},
     {"logits", cmd_logits, "write raw logits of every position, uncut or over in-process stages", true},
+    {"perplexity", cmd_perplexity, "measure how well a model predicts a text", true},
 };
 
 int main(int argc, char **argv) {

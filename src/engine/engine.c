@@ -1,44 +1,83 @@
 /*
- * Runs one layer range. See engine.h.
+ * Runs one layer range for many sequences. See engine.h.
  *
- * Owns the backend, the weights' wrappers, the KV cache, the graphs and the input staging; borrows the package. Refuses
- * batches that do not fit the cache, the range's place in the chain, or the vocabulary.
+ * Owns the backend, the weights' wrappers, the state, the graphs and the input staging; borrows the package. Refuses
+ * batches that do not fit a sequence, the pool, the range's place in the chain, or the vocabulary.
  */
 #include "engine/engine.h"
 
-#include "engine/engine_graph.h"
+#include "engine/engine_input.h"
+#include "engine/engine_profile.h"
 #include "model/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512, MAX_BATCH = 1 << 14 };
 
+/* How far a sequence can go back where layers keep a window only. */
+struct reach {
+    uint32_t high; /* positions that were ever written: what they overwrote in rings is gone, even when they are too */
+    uint32_t low;  /* first position to go on from: what was restored from saved rows is whole only from here on */
+};
+
 struct engine {
     struct engine_info info;
     struct model_backend backend;
     struct model model;
-    struct model_kv kv;
+    struct model_state state;
     struct engine_graphs graphs;
-    uint32_t n_past; /* positions in the cache */
+    struct engine_inputs inputs;
+    uint32_t *n_past; /* positions of each sequence */
+    struct reach *reach;
+    uint32_t n_used; /* sum of n_past */
     uint32_t max_logits;
-    int32_t *pos; /* staging for inputs, n_batch entries each */
-    int64_t *cells;
-    ggml_fp16_t *mask; /* n_batch rows of at most n_cells */
+    struct engine_profile *profile; /* NULL: not wanted */
 };
+
+static const struct {
+    const char *name;
+    enum ggml_type type;
+} kv_types[ENGINE_KV_COUNT] = {[ENGINE_KV_F16] = {"f16", GGML_TYPE_F16},
+                               [ENGINE_KV_F32] = {"f32", GGML_TYPE_F32},
+                               [ENGINE_KV_BF16] = {"bf16", GGML_TYPE_BF16},
+                               [ENGINE_KV_Q8_0] = {"q8_0", GGML_TYPE_Q8_0},
+                               [ENGINE_KV_Q4_0] = {"q4_0", GGML_TYPE_Q4_0}};
+
+const char *engine_kv_name(enum engine_kv_type t) {
+    return kv_types[t].name;
+}
+
+bool engine_kv_parse(const char *name, enum engine_kv_type *out) {
+    for (int i = 0; i < ENGINE_KV_COUNT; i++)
+        if (strcmp(kv_types[i].name, name) == 0) {
+            *out = (enum engine_kv_type)i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- making one ---- */
 
 static strata_err resolve(const struct engine_options *opt, const struct model_hparams *hp, struct engine_info *info,
                           struct strata_errmsg *em) {
     info->n_ctx = opt->n_ctx ? opt->n_ctx : hp->n_ctx_train < DEFAULT_CTX ? hp->n_ctx_train : DEFAULT_CTX;
     info->n_batch = opt->n_batch ? opt->n_batch : DEFAULT_BATCH;
+    info->n_seq = opt->n_seq ? opt->n_seq : 1;
     if (info->n_ctx > MODEL_MAX_CTX)
         return err_set(em, STRATA_EINVAL, "a context of %u positions is over the limit of %d", (unsigned)info->n_ctx,
                        (int)MODEL_MAX_CTX);
     if (info->n_batch > MAX_BATCH)
         return err_set(em, STRATA_EINVAL, "a batch of %u tokens is over the limit of %d", (unsigned)info->n_batch,
                        (int)MAX_BATCH);
-    if (info->n_batch > info->n_ctx) info->n_batch = info->n_ctx;
+    if (info->n_seq > MODEL_STATE_MAX_SLOTS)
+        return err_set(em, STRATA_EINVAL, "%u sequences are over the limit of %d", (unsigned)info->n_seq,
+                       (int)MODEL_STATE_MAX_SLOTS);
+    uint64_t pool = opt->n_pool ? opt->n_pool : (uint64_t)info->n_ctx * info->n_seq;
+    info->n_pool = pool < UINT32_MAX ? (uint32_t)pool : UINT32_MAX;
+    if (info->n_batch > info->n_pool) info->n_batch = info->n_pool;
     return STRATA_OK;
 }
 
@@ -56,34 +95,42 @@ static void describe(struct engine *e) {
     i->n_threads = e->backend.n_threads;
     i->weight_bytes = m->weights.bytes;
     i->copied_bytes = m->weights.copied_bytes;
-    i->kv_bytes = e->kv.bytes;
+    i->kv_bytes = e->state.pool_bytes;
     i->scratch_bytes = e->graphs.scratch;
     model_backend_describe(&e->backend, i->backend, sizeof i->backend);
+}
+
+static strata_err make_state(struct engine *e, enum engine_kv_type type, struct strata_errmsg *em) {
+    const struct engine_info *i = &e->info;
+    const struct model_state_options opt = {.n_ctx = i->n_ctx,
+                                            .n_slots = i->n_seq,
+                                            .n_batch = i->n_batch < i->n_ctx ? i->n_batch : i->n_ctx,
+                                            .n_pool = i->n_pool,
+                                            .type = kv_types[type].type};
+    return model_state_init(&e->state, e->model.arch, &e->model.hp, e->model.range, &e->backend, &opt, em);
 }
 
 strata_err engine_new(const struct pkg_model *m, const struct engine_options *opt, struct engine **out,
                       struct strata_errmsg *em) {
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
-    enum ggml_type kv_type = opt->kv_type == ENGINE_KV_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
     strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->n_threads, em);
     if (!rc) rc = model_init(&e->model, m, &e->backend, em);
     if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
-    if (!rc) rc = model_kv_init(&e->kv, &e->model.hp, e->model.range, &e->backend, e->info.n_ctx, kv_type, em);
+    if (!rc) rc = make_state(e, opt->kv_type, em);
     if (rc) goto out;
-    uint32_t n = e->info.n_batch;
+    uint32_t n = e->info.n_batch, n_one = n < e->info.n_ctx ? n : e->info.n_ctx;
     e->max_logits = opt->max_logits && opt->max_logits < n ? opt->max_logits : n;
     /* Stages before the last hand on every row, whatever the number of logits. */
-    rc = engine_graphs_init(&e->graphs, &e->model, &e->kv, &e->backend, e->info.n_ctx, n,
-                            e->model.is_last ? e->max_logits : n, em);
+    uint32_t n_out = e->model.is_last && e->max_logits < n_one ? e->max_logits : n_one;
+    rc = engine_graphs_init(&e->graphs, &e->model, &e->state, &e->backend, e->info.n_ctx, n_one, n_out, em);
+    if (!rc) rc = engine_inputs_init(&e->inputs, n, e->state.n_rows, e->model.hp.n_embd, e->model.is_first, em);
+    e->n_past = calloc(e->info.n_seq, sizeof *e->n_past);
+    e->reach = calloc(e->info.n_seq, sizeof *e->reach);
+    if (!rc && (!e->n_past || !e->reach)) rc = err_nomem(em, "an engine");
+    if (!rc && opt->profile) rc = engine_profile_new(&e->backend, &e->profile, em);
     if (rc) goto out;
-    e->pos = malloc(n * sizeof *e->pos);
-    e->cells = malloc(n * sizeof *e->cells);
-    e->mask = malloc((size_t)n * e->kv.n_cells * sizeof *e->mask);
-    if (!e->pos || !e->cells || !e->mask) {
-        rc = err_nomem(em, "the inputs of a batch");
-        goto out;
-    }
+    e->graphs.name_parts = opt->profile;
     describe(e);
     *out = e;
 out:
@@ -93,13 +140,14 @@ out:
 
 void engine_free(struct engine *e) {
     if (!e) return;
+    engine_profile_free(e->profile);
     engine_graphs_deinit(&e->graphs);
-    model_kv_deinit(&e->kv);
+    engine_inputs_deinit(&e->inputs);
+    model_state_deinit(&e->state);
     model_deinit(&e->model);
     model_backend_deinit(&e->backend);
-    free(e->pos);
-    free(e->cells);
-    free(e->mask);
+    free(e->n_past);
+    free(e->reach);
     free(e);
 }
 
@@ -107,19 +155,13 @@ const struct engine_info *engine_info(const struct engine *e) {
     return &e->info;
 }
 
-static strata_err check_batch(const struct engine *e, const struct engine_batch *b, struct strata_errmsg *em) {
-    const struct engine_info *i = &e->info;
-    if (b->n_tokens == 0 || b->n_tokens > i->n_batch)
-        return err_set(em, STRATA_EINVAL, "a batch of %u tokens; from 1 to %u can be run at once",
-                       (unsigned)b->n_tokens, (unsigned)i->n_batch);
-    if (b->pos != e->n_past)
-        return err_set(em, STRATA_EINVAL, "the batch starts at position %u, but the cache holds %u positions",
-                       (unsigned)b->pos, (unsigned)e->n_past);
-    if (b->n_tokens > i->n_ctx - e->n_past)
-        return err_set(em, STRATA_ELIMIT,
-                       "%u more tokens after %u do not fit the context of %u; shorten the prompt or raise the context "
-                       "length",
-                       (unsigned)b->n_tokens, (unsigned)e->n_past, (unsigned)i->n_ctx);
+struct engine_profile *engine_profile(const struct engine *e) {
+    return e->profile;
+}
+
+/* ---- checking a run ---- */
+
+static strata_err check_tokens(const struct engine_info *i, const struct engine_batch *b, struct strata_errmsg *em) {
     if (i->is_first && (!b->tokens || b->hidden)) return err_set(em, STRATA_EINVAL, "the first stage takes token ids");
     if (!i->is_first && (!b->hidden || b->tokens))
         return err_set(em, STRATA_EINVAL, "a stage after the first takes hidden states");
@@ -127,10 +169,24 @@ static strata_err check_batch(const struct engine *e, const struct engine_batch 
         if (b->tokens[t] < 0 || (uint32_t)b->tokens[t] >= i->n_vocab)
             return err_set(em, STRATA_EINVAL, "token id %d at position %u is outside the vocabulary of %u",
                            b->tokens[t], (unsigned)(b->pos + t), (unsigned)i->n_vocab);
-    if (i->is_last && b->want == ENGINE_OUT_ALL && b->n_tokens > e->max_logits)
-        return err_set(em, STRATA_EINVAL, "logits of %u tokens; this engine was made for at most %u at once",
-                       (unsigned)b->n_tokens, (unsigned)e->max_logits);
     return STRATA_OK;
+}
+
+static strata_err check_batch(const struct engine *e, const struct engine_batch *b, struct strata_errmsg *em) {
+    const struct engine_info *i = &e->info;
+    if (b->seq >= i->n_seq)
+        return err_set(em, STRATA_EINVAL, "sequence %u; this engine has %u", (unsigned)b->seq, (unsigned)i->n_seq);
+    if (b->n_tokens == 0 || b->n_tokens > i->n_batch)
+        return err_set(em, STRATA_EINVAL, "a batch of %u tokens; from 1 to %u can be run at once",
+                       (unsigned)b->n_tokens, (unsigned)i->n_batch);
+    if (b->pos != e->n_past[b->seq])
+        return err_set(em, STRATA_EINVAL, "the batch starts at position %u, but the cache holds %u positions",
+                       (unsigned)b->pos, (unsigned)e->n_past[b->seq]);
+    if (b->n_tokens > i->n_ctx - b->pos)
+        return err_set(em, STRATA_ELIMIT,
+                       "%u more tokens do not fit the context of %u: %u positions are taken; start with a larger one",
+                       (unsigned)b->n_tokens, (unsigned)i->n_ctx, (unsigned)b->pos);
+    return check_tokens(i, b, em);
 }
 
 static uint32_t rows_wanted(const struct engine *e, const struct engine_batch *b) {
@@ -138,60 +194,213 @@ static uint32_t rows_wanted(const struct engine *e, const struct engine_batch *b
     return b->want == ENGINE_OUT_LAST ? 1 : 0;
 }
 
-/* Each token sees the cells of its own and of all earlier positions. 0 is 0.0, the other is minus infinity. */
-static void fill_mask(ggml_fp16_t *mask, uint32_t pos, uint32_t n_tokens, uint32_t n_kv) {
-    const ggml_fp16_t hidden = 0xFC00;
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        ggml_fp16_t *row = mask + (size_t)t * n_kv;
-        uint32_t visible = pos + t + 1;
-        memset(row, 0, visible * sizeof *row);
-        for (uint32_t c = visible; c < n_kv; c++) row[c] = hidden;
+static strata_err check_run(const struct engine *e, const struct engine_batch *b, uint32_t n,
+                            struct strata_errmsg *em) {
+    uint32_t tokens = 0, rows = 0;
+    if (n == 0 || n > ENGINE_MAX_BATCHES)
+        return err_set(em, STRATA_EINVAL, "%u sequences at once; from 1 to %d can be run", (unsigned)n,
+                       ENGINE_MAX_BATCHES);
+    for (uint32_t i = 0; i < n; i++) {
+        strata_err rc = check_batch(e, &b[i], em);
+        if (rc) return rc;
+        for (uint32_t k = 0; k < i; k++)
+            if (b[k].seq == b[i].seq)
+                return err_set(em, STRATA_EINVAL, "sequence %u is in the run twice", (unsigned)b[i].seq);
+        tokens += b[i].n_tokens; /* at most 64 times a bounded number */
+        rows += rows_wanted(e, &b[i]);
     }
-}
-
-static void set_inputs(struct engine *e, const struct engine_batch *b, const struct engine_graph *g) {
-    uint32_t n = b->n_tokens;
-    for (uint32_t t = 0; t < n; t++) {
-        e->pos[t] = (int32_t)(b->pos + t);
-        e->cells[t] = (int64_t)b->pos + t;
-    }
-    fill_mask(e->mask, b->pos, n, g->b.n_kv);
-    if (g->b.tokens) ggml_backend_tensor_set(g->b.tokens, b->tokens, 0, n * sizeof(int32_t));
-    if (g->b.hidden) ggml_backend_tensor_set(g->b.hidden, b->hidden, 0, (size_t)n * e->info.n_embd * sizeof(float));
-    ggml_backend_tensor_set(g->b.pos, e->pos, 0, n * sizeof(int32_t));
-    ggml_backend_tensor_set(g->b.cells, e->cells, 0, n * sizeof(int64_t));
-    /* With no output wanted the last layer only stores keys and values, and a one-layer range uses no mask at all. */
-    if (g->b.mask->buffer) ggml_backend_tensor_set(g->b.mask, e->mask, 0, (size_t)n * g->b.n_kv * sizeof *e->mask);
-}
-
-strata_err engine_run(struct engine *e, const struct engine_batch *b, const float **out, struct strata_errmsg *em) {
-    struct engine_graph *g;
-    strata_err rc = check_batch(e, b, em);
-    if (rc) return rc;
-    uint32_t n_kv = (b->pos + b->n_tokens + MODEL_KV_STEP - 1) / MODEL_KV_STEP * MODEL_KV_STEP;
-    rc = engine_graphs_get(&e->graphs, b->n_tokens, n_kv, rows_wanted(e, b), &g, em);
-    if (rc) return rc;
-    e->info.scratch_bytes = e->graphs.scratch;
-    set_inputs(e, b, g);
-    enum ggml_status status = ggml_backend_graph_compute(e->backend.handle, g->b.graph);
-    if (status != GGML_STATUS_SUCCESS)
-        return err_set(em, status == GGML_STATUS_ALLOC_FAILED ? STRATA_ENOMEM : STRATA_EINTERNAL,
-                       "computing a batch of %u tokens failed: %s", (unsigned)b->n_tokens,
-                       ggml_status_to_string(status));
-    e->n_past += b->n_tokens;
-    *out = g->out ? ggml_get_data_f32(g->out) : NULL;
+    if (tokens > e->info.n_batch)
+        return err_set(em, STRATA_EINVAL, "a batch of %u tokens; from 1 to %u can be run at once", (unsigned)tokens,
+                       (unsigned)e->info.n_batch);
+    if (tokens > e->info.n_pool - e->n_used)
+        return err_set(em, STRATA_ELIMIT, "%u more tokens do not fit: all sequences together have %u of %u positions",
+                       (unsigned)tokens, (unsigned)e->n_used, (unsigned)e->info.n_pool);
+    if (e->info.is_last && rows > e->max_logits)
+        return err_set(em, STRATA_EINVAL, "logits of %u tokens; this engine was made for at most %u at once",
+                       (unsigned)rows, (unsigned)e->max_logits);
     return STRATA_OK;
 }
 
-uint32_t engine_pos(const struct engine *e) {
-    return e->n_past;
+/* ---- running ---- */
+
+static void shape_of(const struct engine *e, const struct engine_batch *b, uint32_t n, struct engine_shape *s) {
+    *s = (struct engine_shape){.n_spans = n};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t end = b[i].pos + b[i].n_tokens;
+        s->span[i] = (struct model_span){.slot = b[i].seq,
+                                         .n = b[i].n_tokens,
+                                         .n_out = rows_wanted(e, &b[i]),
+                                         .end = (end + MODEL_STATE_STEP - 1) / MODEL_STATE_STEP * MODEL_STATE_STEP};
+    }
 }
 
-strata_err engine_truncate(struct engine *e, uint32_t pos, struct strata_errmsg *em) {
-    if (pos > e->n_past)
+static strata_err compute(struct engine *e, struct engine_graph *g, const struct engine_batch *b,
+                          struct strata_errmsg *em) {
+    engine_inputs_set(&e->inputs, g, b);
+    if (e->profile) return engine_profile_compute(e->profile, g->b.graph, g->b.n_tokens, em);
+    enum ggml_status status = ggml_backend_graph_compute(e->backend.handle, g->b.graph);
+    if (status == GGML_STATUS_SUCCESS) return STRATA_OK;
+    return err_set(em, status == GGML_STATUS_ALLOC_FAILED ? STRATA_ENOMEM : STRATA_EINTERNAL,
+                   "computing a batch of %u tokens failed: %s", (unsigned)g->b.n_tokens, ggml_status_to_string(status));
+}
+
+/* A sum is finite only if all its terms are; that they cancel to a finite sum cannot happen with infinities. */
+static bool all_finite(const struct ggml_tensor *t) {
+    const float *x = ggml_get_data_f32(t);
+    double sum = 0;
+    for (int64_t i = 0, n = ggml_nelements(t); i < n; i++) sum += (double)x[i] * 0.0;
+    return isfinite(sum);
+}
+
+/* Runs the batch once more, layer by layer in sight, and names the first layer that gives something else than numbers.
+ */
+static strata_err explain_non_finite(struct engine *e, const struct engine_shape *shape, const struct engine_batch *b,
+                                     struct strata_errmsg *em) {
+    struct engine_probe p;
+    struct strata_errmsg why;
+    uint32_t first = e->model.range.first, n = e->model.range.end - first, il = 0;
+    strata_err rc = engine_graphs_probe(&e->graphs, shape, &p, &why);
+    if (rc)
+        return err_set(em, STRATA_EFORMAT, "layers %u..%u gave results that are no numbers", (unsigned)first,
+                       (unsigned)e->model.range.end);
+    rc = compute(e, &p.graph, b, &why);
+    while (!rc && il < n && (!p.layer[il] || all_finite(p.layer[il]))) il++;
+    engine_graphs_unprobe(&p);
+    const char *damaged = model_weights_damaged(&e->model.weights, il < n ? first + il : MODEL_NO_LAYER);
+    char where[32] = "the output";
+    if (il < n) snprintf(where, sizeof where, "layer %u", (unsigned)(first + il));
+    if (damaged)
+        return err_set(em, STRATA_EFORMAT,
+                       "%s gave results that are no numbers: tensor %s holds NaN or infinite values, so the file is "
+                       "damaged",
+                       where, damaged);
+    return err_set(em, STRATA_EFORMAT,
+                   "%s gave results that are no numbers (NaN or infinite): they outgrow the types that are computed "
+                   "with; a wider cache type may help",
+                   where);
+}
+
+/* Where each batch's rows are in the result. */
+static void hand_out(const struct engine_graph *g, const float **out) {
+    const float *at = g->out ? ggml_get_data_f32(g->out) : NULL;
+    for (uint32_t i = 0; i < g->b.n_spans; i++) {
+        out[i] = g->b.span[i].n_out ? at : NULL;
+        if (at) at += (size_t)g->b.span[i].n_out * (size_t)g->out->ne[0];
+    }
+}
+
+static void note_written(struct engine *e, uint32_t seq, uint32_t end) {
+    if (e->reach[seq].high < end) e->reach[seq].high = end;
+}
+
+strata_err engine_run_many(struct engine *e, const struct engine_batch *batches, uint32_t n, const float **out,
+                           struct strata_errmsg *em) {
+    struct engine_graph *g;
+    struct engine_shape shape;
+    strata_err rc = check_run(e, batches, n, em);
+    if (rc) return rc;
+    shape_of(e, batches, n, &shape);
+    for (uint32_t i = 0; i < n; i++) note_written(e, batches[i].seq, batches[i].pos + batches[i].n_tokens);
+    rc = engine_graphs_get(&e->graphs, &shape, &g, em);
+    if (!rc) rc = compute(e, g, batches, em);
+    if (rc) return rc;
+    e->info.scratch_bytes = e->graphs.scratch;
+    if (g->out && !all_finite(g->out)) {
+        rc = explain_non_finite(e, &shape, batches, em);
+        for (uint32_t i = 0; i < n; i++)
+            model_state_wipe(&e->state, batches[i].seq, batches[i].pos, batches[i].pos + batches[i].n_tokens);
+        return rc;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        e->n_past[batches[i].seq] += batches[i].n_tokens;
+        e->n_used += batches[i].n_tokens;
+    }
+    hand_out(g, out);
+    return STRATA_OK;
+}
+
+strata_err engine_run(struct engine *e, const struct engine_batch *b, const float **out, struct strata_errmsg *em) {
+    return engine_run_many(e, b, 1, out, em);
+}
+
+/* ---- sequences ---- */
+
+uint32_t engine_pos(const struct engine *e, uint32_t seq) {
+    return seq < e->info.n_seq ? e->n_past[seq] : 0;
+}
+
+static void set_pos(struct engine *e, uint32_t seq, uint32_t pos) {
+    e->n_used = e->n_used - e->n_past[seq] + pos;
+    e->n_past[seq] = pos;
+}
+
+static bool has_rings(const struct engine *e) {
+    for (size_t i = 0; i < (size_t)(e->state.range.end - e->state.range.first) * MODEL_STATE_PLANES; i++) {
+        const struct model_plane *p = &e->state.layer[i / MODEL_STATE_PLANES][i % MODEL_STATE_PLANES];
+        if (p->t && p->rows < e->state.n_rows) return true;
+    }
+    return false;
+}
+
+/* Whether the state at position pos is still whole. */
+static strata_err check_reach(const struct engine *e, uint32_t seq, uint32_t pos, struct strata_errmsg *em) {
+    const struct reach *r = &e->reach[seq];
+    if (r->high - pos > e->state.slack && has_rings(e))
+        return err_set(em, STRATA_EINVAL,
+                       "position %u is out of reach: %u were computed, and layers with a window go back by at most %u",
+                       (unsigned)pos, (unsigned)r->high, (unsigned)e->state.slack);
+    if (pos < r->low)
+        return err_set(em, STRATA_EINVAL,
+                       "position %u is out of reach: the sequence was restored at %u, and layers with a window cannot "
+                       "go back from there",
+                       (unsigned)pos, (unsigned)r->low);
+    return STRATA_OK;
+}
+
+strata_err engine_truncate(struct engine *e, uint32_t seq, uint32_t pos, struct strata_errmsg *em) {
+    if (seq >= e->info.n_seq)
+        return err_set(em, STRATA_EINVAL, "sequence %u; this engine has %u", (unsigned)seq, (unsigned)e->info.n_seq);
+    uint32_t have = e->n_past[seq];
+    if (pos > have)
         return err_set(em, STRATA_EINVAL, "position %u cannot be gone back to: the cache holds %u", (unsigned)pos,
-                       (unsigned)e->n_past);
-    e->n_past = pos;
+                       (unsigned)have);
+    strata_err rc = pos > 0 && pos < have ? check_reach(e, seq, pos, em) : STRATA_OK;
+    if (rc) return rc;
+    if (pos == 0) {
+        if (e->reach[seq].high > 0) model_state_clear(&e->state, seq);
+        e->reach[seq] = (struct reach){.high = 0};
+    }
+    set_pos(e, seq, pos);
+    return STRATA_OK;
+}
+
+uint64_t engine_rows_bytes(const struct engine *e, uint32_t first, uint32_t end) {
+    return model_state_rows_bytes(&e->state, first, end);
+}
+
+strata_err engine_save_rows(const struct engine *e, uint32_t seq, uint32_t first, uint32_t end, void *out,
+                            struct strata_errmsg *em) {
+    if (seq >= e->info.n_seq || first >= end || end > e->n_past[seq])
+        return err_set(em, STRATA_EINVAL, "positions %u..%u of sequence %u cannot be saved", (unsigned)first,
+                       (unsigned)end, (unsigned)seq);
+    strata_err rc = end < e->n_past[seq] ? check_reach(e, seq, end, em) : STRATA_OK;
+    if (rc) return rc;
+    model_state_save(&e->state, seq, first, end, out);
+    return STRATA_OK;
+}
+
+strata_err engine_load_rows(struct engine *e, uint32_t seq, uint32_t first, uint32_t end, const void *in,
+                            struct strata_errmsg *em) {
+    if (seq >= e->info.n_seq || first >= end || end > e->info.n_ctx || first != e->n_past[seq])
+        return err_set(em, STRATA_EINVAL, "positions %u..%u of sequence %u cannot be loaded", (unsigned)first,
+                       (unsigned)end, (unsigned)seq);
+    if (end - first > e->info.n_pool - e->n_used)
+        return err_set(em, STRATA_ELIMIT, "%u more positions do not fit: all sequences together have %u of %u",
+                       (unsigned)(end - first), (unsigned)e->n_used, (unsigned)e->info.n_pool);
+    model_state_load(&e->state, seq, first, end, in);
+    if (model_state_whole_from(&e->state, first, end) > first) e->reach[seq].low = end;
+    note_written(e, seq, end);
+    set_pos(e, seq, end);
     return STRATA_OK;
 }
 

@@ -3,23 +3,34 @@
 
 #include "base/progress.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static void drop(struct engine_graph *s) {
     if (s->ctx) ggml_free(s->ctx);
     *s = (struct engine_graph){.ctx = NULL};
 }
 
-static strata_err build(const struct engine_graphs *g, uint32_t n_tokens, uint32_t n_kv, uint32_t n_out,
+static strata_err build(const struct engine_graphs *g, const struct engine_shape *shape, struct ggml_tensor **probe,
                         struct engine_graph *s, struct strata_errmsg *em) {
-    size_t nodes = model_graph_nodes(g->model);
+    size_t nodes = model_graph_nodes(g->model, shape->n_spans);
     struct ggml_init_params params = {
-        .mem_size = model_graph_tensors(g->model) * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false),
+        .mem_size = model_graph_tensors(g->model, shape->n_spans) * ggml_tensor_overhead() +
+                    ggml_graph_overhead_custom(nodes, false),
         .no_alloc = true,
     };
     struct engine_graph m = {.ctx = ggml_init(params)};
     if (!m.ctx) return err_nomem(em, "a graph");
-    m.b = (struct model_build){.ctx = m.ctx, .kv = g->kv, .n_tokens = n_tokens, .n_kv = n_kv, .n_out = n_out};
+    m.b = (struct model_build){
+        .ctx = m.ctx, .state = g->state, .n_spans = shape->n_spans, .layer_out = probe, .name_parts = g->name_parts};
+    memcpy(m.b.span, shape->span, shape->n_spans * sizeof *shape->span);
+    for (uint32_t i = 0; i < shape->n_spans; i++) {
+        m.b.n_tokens += shape->span[i].n;
+        m.b.n_out += shape->span[i].n_out;
+    }
     m.b.graph = ggml_new_graph_custom(m.ctx, nodes, false);
     strata_err rc = model_graph(g->model, &m.b, g->n_ctx, &m.out, em);
+    m.b.layer_out = NULL;
     if (rc) {
         drop(&m);
         return rc;
@@ -33,7 +44,8 @@ static strata_err reserve(struct engine_graphs *g, uint32_t n_batch, uint32_t n_
     struct engine_graph worst = {.ctx = NULL};
     char want[32], have[32];
     size_t need = 0;
-    strata_err rc = build(g, n_batch, g->kv->n_cells, n_out, &worst, em);
+    const struct engine_shape shape = {.span = {{.n = n_batch, .n_out = n_out, .end = g->state->n_rows}}, .n_spans = 1};
+    strata_err rc = build(g, &shape, NULL, &worst, em);
     if (rc) return rc;
     ggml_gallocr_reserve_n_size(g->alloc, worst.b.graph, NULL, NULL, &need);
     uint64_t available = model_backend_memory_available();
@@ -53,10 +65,10 @@ static strata_err reserve(struct engine_graphs *g, uint32_t n_batch, uint32_t n_
     return rc;
 }
 
-strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_kv *kv,
+strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_state *state,
                               const struct model_backend *backend, uint32_t n_ctx, uint32_t n_batch, uint32_t n_out,
                               struct strata_errmsg *em) {
-    *g = (struct engine_graphs){.model = model, .kv = kv, .backend = backend, .n_ctx = n_ctx};
+    *g = (struct engine_graphs){.model = model, .state = state, .backend = backend, .n_ctx = n_ctx};
     g->alloc = ggml_gallocr_new(backend->buft);
     if (!g->alloc) return err_nomem(em, "the graph allocator");
     return reserve(g, n_batch, n_out, em);
@@ -83,12 +95,17 @@ static strata_err place(struct engine_graphs *g, struct engine_graph *s, struct 
     return STRATA_OK;
 }
 
-strata_err engine_graphs_get(struct engine_graphs *g, uint32_t n_tokens, uint32_t n_kv, uint32_t n_out,
-                             struct engine_graph **out, struct strata_errmsg *em) {
+static bool has_shape(const struct engine_graph *s, const struct engine_shape *shape) {
+    return s->ctx && s->b.n_spans == shape->n_spans &&
+           memcmp(s->b.span, shape->span, shape->n_spans * sizeof *shape->span) == 0;
+}
+
+strata_err engine_graphs_get(struct engine_graphs *g, const struct engine_shape *shape, struct engine_graph **out,
+                             struct strata_errmsg *em) {
     struct engine_graph *oldest = &g->slot[0];
     for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++) {
         struct engine_graph *s = &g->slot[i];
-        if (s->ctx && s->b.n_tokens == n_tokens && s->b.n_kv == n_kv && s->b.n_out == n_out) {
+        if (has_shape(s, shape)) {
             s->used = ++g->clock;
             *out = s;
             return STRATA_OK;
@@ -96,7 +113,7 @@ strata_err engine_graphs_get(struct engine_graphs *g, uint32_t n_tokens, uint32_
         if (s->used < oldest->used) oldest = s;
     }
     drop(oldest);
-    strata_err rc = build(g, n_tokens, n_kv, n_out, oldest, em);
+    strata_err rc = build(g, shape, NULL, oldest, em);
     if (!rc) rc = place(g, oldest, em);
     if (rc) {
         drop(oldest);
@@ -105,4 +122,24 @@ strata_err engine_graphs_get(struct engine_graphs *g, uint32_t n_tokens, uint32_
     oldest->used = ++g->clock;
     *out = oldest;
     return STRATA_OK;
+}
+
+strata_err engine_graphs_probe(const struct engine_graphs *g, const struct engine_shape *shape,
+                               struct engine_probe *out, struct strata_errmsg *em) {
+    struct engine_probe p = {.alloc = ggml_gallocr_new(g->backend->buft)};
+    p.layer = calloc(g->state->range.end - g->state->range.first, sizeof *p.layer);
+    strata_err rc = p.alloc && p.layer ? build(g, shape, p.layer, &p.graph, em) : err_nomem(em, "a graph");
+    if (!rc && !ggml_gallocr_alloc_graph(p.alloc, p.graph.b.graph)) rc = err_nomem(em, "a graph");
+    if (rc)
+        engine_graphs_unprobe(&p);
+    else
+        *out = p;
+    return rc;
+}
+
+void engine_graphs_unprobe(struct engine_probe *p) {
+    drop(&p->graph);
+    if (p->alloc) ggml_gallocr_free(p->alloc);
+    free(p->layer);
+    *p = (struct engine_probe){.alloc = NULL};
 }

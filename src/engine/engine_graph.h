@@ -1,9 +1,10 @@
 /*
  * Graphs of a layer range, built once per shape and kept.
  *
- * The shapes of a run are few: the full prompt batch, its remainder, and single tokens, each for a number of cache
- * steps. All graphs share one compute buffer, reserved for the largest shape when the engine is made; a kept graph
- * costs its tensor table only. The least recently used one goes when the cache is full.
+ * The shapes of a run are few: the full prompt batch, its remainder, single tokens, and the sequences that decode
+ * together, each for a number of steps of state. All graphs share one compute buffer, reserved for the largest shape
+ * when the engine is made; a kept graph costs its tensor table only. The least recently used one goes when the cache is
+ * full.
  */
 #ifndef ENGINE_GRAPH_H
 #define ENGINE_GRAPH_H
@@ -12,7 +13,13 @@
 
 #include <ggml-alloc.h>
 
-enum { ENGINE_GRAPH_SLOTS = 12 };
+enum { ENGINE_GRAPH_SLOTS = 16 };
+
+/* What distinguishes graphs. */
+struct engine_shape {
+    struct model_span span[MODEL_BUILD_SPANS];
+    uint32_t n_spans;
+};
 
 struct engine_graph {
     struct ggml_context *ctx; /* NULL: the slot is free */
@@ -23,9 +30,10 @@ struct engine_graph {
 
 struct engine_graphs {
     const struct model *model; /* borrowed, as are the next two */
-    const struct model_kv *kv;
+    const struct model_state *state;
     const struct model_backend *backend;
     uint32_t n_ctx;
+    bool name_parts; /* see struct model_build; set after engine_graphs_init */
     ggml_gallocr_t alloc;
     size_t scratch; /* bytes of the compute buffer */
     uint64_t clock;
@@ -33,13 +41,26 @@ struct engine_graphs {
 };
 
 /* Reserves the compute buffer for batches of n_batch tokens with n_out rows of output over the whole context. */
-strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_kv *kv,
+strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_state *state,
                               const struct model_backend *backend, uint32_t n_ctx, uint32_t n_batch, uint32_t n_out,
                               struct strata_errmsg *em);
 void engine_graphs_deinit(struct engine_graphs *g);
 
 /* The graph of a shape, allocated; valid until the next call. */
-strata_err engine_graphs_get(struct engine_graphs *g, uint32_t n_tokens, uint32_t n_kv, uint32_t n_out,
-                             struct engine_graph **out, struct strata_errmsg *em);
+strata_err engine_graphs_get(struct engine_graphs *g, const struct engine_shape *shape, struct engine_graph **out,
+                             struct strata_errmsg *em);
+
+/*
+ * A graph of its own for a shape, with the result of every layer as an output: layer[i] for layer range.first + i.
+ * Freed by engine_graphs_unprobe. For finding out where a result went wrong.
+ */
+struct engine_probe {
+    struct engine_graph graph;
+    ggml_gallocr_t alloc;
+    struct ggml_tensor **layer;
+};
+strata_err engine_graphs_probe(const struct engine_graphs *g, const struct engine_shape *shape,
+                               struct engine_probe *out, struct strata_errmsg *em);
+void engine_graphs_unprobe(struct engine_probe *p);
 
 #endif

@@ -4,14 +4,24 @@
 #include <string.h>
 
 /* Each entry: its description, and its name as text, from which the list for error messages is made. */
-#define ARCH_LIST(X, SEP) X(arch_llama, "llama")
+/* clang-format off */
+#define ARCH_LIST(X)           \
+    X(arch_llama, "llama")       \
+    X(arch_qwen2, "qwen2")       \
+    X(arch_qwen3, "qwen3")       \
+    X(arch_qwen3moe, "qwen3moe") \
+    X(arch_glm4moe, "glm4moe")   \
+    X(arch_gemma3, "gemma3")     \
+    X(arch_gpt_oss, "gpt-oss")   \
+    X(arch_lfm2, "lfm2")         \
+    X(arch_lfm2moe, "lfm2moe")   \
+    X(arch_deepseek2, "deepseek2")
+/* clang-format on */
 
-#define ARCH_TABLE(description, text) &description
-#define ARCH_NAME(description, text) text
-#define COMMA ,
-#define COMMA_TEXT ", "
+#define ARCH_TABLE(description, text) &description,
+#define ARCH_NAME(description, text) ", " text
 
-static const struct arch *const archs[] = {ARCH_LIST(ARCH_TABLE, COMMA)};
+static const struct arch *const archs[] = {ARCH_LIST(ARCH_TABLE)};
 
 const struct arch *arch_find(const char *name, size_t len) {
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
@@ -20,5 +30,5 @@ const struct arch *arch_find(const char *name, size_t len) {
 }
 
 const char *arch_names(void) {
-    return ARCH_LIST(ARCH_NAME, COMMA_TEXT);
+    return &(ARCH_LIST(ARCH_NAME))[2]; /* without the first comma */
 }

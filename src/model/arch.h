@@ -14,13 +14,19 @@
 struct arch {
     const char *name; /* value of general.architecture */
     int rope_mode;    /* GGML_ROPE_TYPE_* */
+    struct model_hparams_rules rules;
+    const char *output_norm; /* tensor of the norm before the output; NULL: output_norm.weight */
     /* Checks hp, and reads the architecture's own keys into it. */
     strata_err (*check)(struct model_hparams *hp, const struct gguf_reader *meta, struct strata_errmsg *em);
+    /* State of block il when it is not keys and values of hp's sizes: changes dims, which holds those. May be NULL. */
+    void (*planes)(const struct model_hparams *hp, uint32_t il, struct model_plane_dims dims[MODEL_STATE_PLANES]);
+    /* Claims tensors outside the blocks that only this architecture has. May be NULL. */
+    strata_err (*load_ends)(struct model_loader *ld, struct strata_errmsg *em);
     /* Claims the tensors of block il. */
     strata_err (*load_layer)(struct model_loader *ld, uint32_t il, struct model_layer *l, struct strata_errmsg *em);
     /*
-     * Appends layer il to the graph: x [n_embd, T] in, its successor out: T rows, or n_out rows where
-     * model_build_drops_rows says so, or NULL when none are wanted.
+     * Appends layer il to the graph: x [n_embd, T] in, its successor out: T rows, or the kept ones where
+     * model_build_drops_rows says so, or NULL when none are kept.
      */
     struct ggml_tensor *(*build_layer)(struct model_build *b, uint32_t il, struct ggml_tensor *x);
 };
@@ -31,5 +37,14 @@ const struct arch *arch_find(const char *name, size_t len);
 const char *arch_names(void);
 
 extern const struct arch arch_llama;
+extern const struct arch arch_qwen2;
+extern const struct arch arch_qwen3;
+extern const struct arch arch_qwen3moe;
+extern const struct arch arch_glm4moe;
+extern const struct arch arch_gemma3;
+extern const struct arch arch_gpt_oss;
+extern const struct arch arch_lfm2;
+extern const struct arch arch_lfm2moe;
+extern const struct arch arch_deepseek2;
 
 #endif

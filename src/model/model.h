@@ -21,13 +21,13 @@ strata_err model_init(struct model *m, const struct pkg_model *pkg, const struct
                       struct strata_errmsg *em);
 void model_deinit(struct model *m);
 
-/* Upper bounds for a graph of this range: tensors (nodes, inputs and views), and nodes. */
-size_t model_graph_tensors(const struct model *m);
-size_t model_graph_nodes(const struct model *m);
+/* Upper bounds for a graph of this range with n_spans sequences: tensors (nodes, inputs and views), and nodes. */
+size_t model_graph_tensors(const struct model *m, uint32_t n_spans);
+size_t model_graph_nodes(const struct model *m, uint32_t n_spans);
 
 /*
- * Builds the graph of a batch into b, whose ctx, graph, kv, n_tokens, n_kv and n_out the caller has set; fills in the
- * rest, inputs included. n_ctx is the run's context length, by which long-context models choose their rotation.
+ * Builds the graph of a batch into b, whose ctx, graph, state, spans, n_tokens and n_out the caller has set; fills in
+ * the rest, inputs included. n_ctx is the run's context length, by which long-context models choose their rotation.
  * *out is the hidden states, the logits, or NULL when the last stage is asked for no rows. It is marked as an output.
  */
 strata_err model_graph(const struct model *m, struct model_build *b, uint32_t n_ctx, struct ggml_tensor **out,

@@ -29,6 +29,27 @@ strata_err model_hparams_f32(const struct gguf_reader *meta, const struct model_
     return gguf_reader_get_f32(meta, model_hparams_key(key, hp, name), false, out, em);
 }
 
+strata_err model_hparams_bool(const struct gguf_reader *meta, const struct model_hparams *hp, const char *name,
+                              bool *out, struct strata_errmsg *em) {
+    char key[MODEL_KEY_MAX];
+    return gguf_reader_get_bool(meta, model_hparams_key(key, hp, name), false, out, em);
+}
+
+strata_err model_hparams_causal(const struct model_hparams *hp, const struct gguf_reader *meta,
+                                struct strata_errmsg *em) {
+    bool causal = true;
+    strata_err rc = model_hparams_bool(meta, hp, "attention.causal", &causal, em);
+    if (rc || causal) return rc;
+    return err_set(em, STRATA_EUNSUPPORTED,
+                   "%s.attention.causal is false: this is an embedding model, which cannot generate text", hp->arch);
+}
+
+strata_err model_hparams_no_nextn(const struct model_hparams *hp, struct strata_errmsg *em) {
+    if (hp->n_block == hp->n_layer) return STRATA_OK;
+    return err_set(em, STRATA_EUNSUPPORTED, "%s.nextn_predict_layers is %u; this architecture has none", hp->arch,
+                   (unsigned)(hp->n_block - hp->n_layer));
+}
+
 /* A size that must be there and lie in [1, max]. */
 static strata_err get_size(const struct gguf_reader *meta, const struct model_hparams *hp, const char *name,
                            uint32_t max, uint32_t *out, struct strata_errmsg *em) {
@@ -57,7 +78,7 @@ static strata_err get_size_or(const struct gguf_reader *meta, const struct model
 
 /* A size per block, stored as one number for all or as an array of one for each; `offset` places it in the table. */
 static strata_err get_per_layer(const struct gguf_reader *meta, struct model_hparams *hp, const char *name,
-                                size_t offset, uint32_t max, bool required, struct strata_errmsg *em) {
+                                size_t offset, uint32_t min, uint32_t max, bool required, struct strata_errmsg *em) {
     char key[MODEL_KEY_MAX];
     uint32_t one = 0;
     const struct gguf_kv *kv = gguf_reader_find_kv(meta, model_hparams_key(key, hp, name));
@@ -75,9 +96,9 @@ static strata_err get_per_layer(const struct gguf_reader *meta, struct model_hpa
     }
     for (uint32_t i = 0; i < hp->n_block; i++) {
         int64_t v = is_array ? gguf_reader_int_at(kv, i) : (int64_t)one;
-        if (v < 1 || v > (int64_t)max)
-            return err_set(em, STRATA_EFORMAT, "%s is %lld for block %u; it must be from 1 to %u", key, (long long)v,
-                           (unsigned)i, (unsigned)max);
+        if (v < (int64_t)min || v > (int64_t)max)
+            return err_set(em, STRATA_EFORMAT, "%s is %lld for block %u; it must be from %u to %u", key, (long long)v,
+                           (unsigned)i, (unsigned)min, (unsigned)max);
         *(uint32_t *)((char *)&hp->layer[i] + offset) = (uint32_t)v;
     }
     return STRATA_OK;
@@ -116,33 +137,40 @@ static strata_err read_sizes(struct model_hparams *hp, const struct gguf_reader 
     return read_vocab_size(hp, meta, em);
 }
 
-static strata_err read_heads(struct model_hparams *hp, const struct gguf_reader *meta, struct strata_errmsg *em) {
+static strata_err read_heads(struct model_hparams *hp, const struct gguf_reader *meta,
+                             const struct model_hparams_rules *rules, struct strata_errmsg *em) {
+    uint32_t least = rules->hybrid ? 0 : 1, n_head = 0;
     hp->layer = calloc(hp->n_block, sizeof *hp->layer);
     if (!hp->layer) return err_nomem(em, "the layers' dimensions");
-    strata_err rc = get_per_layer(meta, hp, "attention.head_count", offsetof(struct model_layer_dims, n_head),
+    strata_err rc = get_per_layer(meta, hp, "attention.head_count", offsetof(struct model_layer_dims, n_head), least,
                                   MODEL_MAX_HEADS, true, em);
     if (rc) return rc;
     for (uint32_t i = 0; i < hp->n_block; i++) hp->layer[i].n_head_kv = hp->layer[i].n_head;
-    rc = get_per_layer(meta, hp, "attention.head_count_kv", offsetof(struct model_layer_dims, n_head_kv),
+    rc = get_per_layer(meta, hp, "attention.head_count_kv", offsetof(struct model_layer_dims, n_head_kv), least,
                        MODEL_MAX_HEADS, false, em);
     if (!rc)
-        rc = get_per_layer(meta, hp, "feed_forward_length", offsetof(struct model_layer_dims, n_ff), MODEL_MAX_FF, true,
-                           em);
+        rc = get_per_layer(meta, hp, "feed_forward_length", offsetof(struct model_layer_dims, n_ff), 0, MODEL_MAX_FF,
+                           false, em);
     if (rc) return rc;
-    for (uint32_t i = 0; i < hp->n_block; i++)
-        if (hp->layer[i].n_head % hp->layer[i].n_head_kv != 0)
+    for (uint32_t i = 0; i < hp->n_block; i++) {
+        struct model_layer_dims *d = &hp->layer[i];
+        if (d->n_head == 0 || d->n_head_kv == 0) d->n_head = d->n_head_kv = 0;
+        if (n_head == 0) n_head = d->n_head;
+        if (d->n_head_kv && d->n_head % d->n_head_kv != 0)
             return err_set(em, STRATA_EFORMAT, "block %u has %u heads, which %u key/value heads do not divide (%s)",
-                           (unsigned)i, (unsigned)hp->layer[i].n_head, (unsigned)hp->layer[i].n_head_kv,
+                           (unsigned)i, (unsigned)d->n_head, (unsigned)d->n_head_kv,
                            "attention.head_count, attention.head_count_kv");
-    uint32_t head_dim = hp->n_embd / hp->layer[0].n_head;
+    }
+    if (n_head == 0) return err_set(em, STRATA_EFORMAT, "%s.attention.head_count gives no layer any heads", hp->arch);
+    uint32_t head_dim = hp->n_embd / n_head;
     rc = get_size_or(meta, hp, "attention.key_length", MODEL_MAX_HEAD_DIM, 0, &hp->head_dim_k, em);
     if (!rc) rc = get_size_or(meta, hp, "attention.value_length", MODEL_MAX_HEAD_DIM, 0, &hp->head_dim_v, em);
     if (rc) return rc;
-    if ((!hp->head_dim_k || !hp->head_dim_v) && hp->n_embd % hp->layer[0].n_head != 0)
+    if ((!hp->head_dim_k || !hp->head_dim_v) && hp->n_embd % n_head != 0)
         return err_set(em, STRATA_EFORMAT,
                        "%s.embedding_length %u is not a multiple of %s.attention.head_count %u, and the file gives no "
                        "attention.key_length and value_length",
-                       hp->arch, (unsigned)hp->n_embd, hp->arch, (unsigned)hp->layer[0].n_head);
+                       hp->arch, (unsigned)hp->n_embd, hp->arch, (unsigned)n_head);
     if (!hp->head_dim_k) hp->head_dim_k = head_dim;
     if (!hp->head_dim_v) hp->head_dim_v = head_dim;
     if (hp->head_dim_k > MODEL_MAX_HEAD_DIM || hp->head_dim_v > MODEL_MAX_HEAD_DIM)
@@ -211,6 +239,85 @@ static strata_err read_rope(struct model_hparams *hp, const struct gguf_reader *
     return STRATA_OK;
 }
 
+/* Every expert_* number within its bounds. */
+static strata_err read_moe_sizes(struct model_hparams *hp, const struct gguf_reader *meta, struct model_moe *m,
+                                 struct strata_errmsg *em) {
+    strata_err rc = get_size_or(meta, hp, "expert_used_count", MODEL_MAX_EXPERTS, 0, &m->n_used, em);
+    if (!rc) rc = get_size_or(meta, hp, "expert_shared_count", MODEL_MAX_EXPERTS, 0, &m->n_shared, em);
+    if (!rc) rc = get_size_or(meta, hp, "leading_dense_block_count", MODEL_MAX_LAYERS, 0, &m->n_dense, em);
+    if (!rc) rc = get_size_or(meta, hp, "expert_group_count", MODEL_MAX_EXPERTS, 1, &m->n_group, em);
+    if (!rc) rc = get_size_or(meta, hp, "expert_group_used_count", MODEL_MAX_EXPERTS, 1, &m->n_group_used, em);
+    if (rc) return rc;
+    if (m->n_used == 0 || m->n_used > m->n_expert)
+        return err_set(em, STRATA_EFORMAT, "%s.expert_used_count is %u; it must be from 1 to expert_count, %u",
+                       hp->arch, (unsigned)m->n_used, (unsigned)m->n_expert);
+    if (m->n_expert % m->n_group != 0 || m->n_group_used > m->n_group ||
+        (m->n_group > 1 && m->n_expert / m->n_group < 2) ||
+        (uint64_t)m->n_group_used * (m->n_expert / m->n_group) < m->n_used)
+        return err_set(em, STRATA_EFORMAT,
+                       "%s.expert_group_count %u and expert_group_used_count %u do not fit %u experts of which %u are "
+                       "used",
+                       hp->arch, (unsigned)m->n_group, (unsigned)m->n_group_used, (unsigned)m->n_expert,
+                       (unsigned)m->n_used);
+    uint32_t n_ff = hp->layer[hp->n_layer - 1].n_ff;
+    rc = get_size_or(meta, hp, "expert_feed_forward_length", MODEL_MAX_FF, n_ff / m->n_used, &m->n_ff, em);
+    if (!rc)
+        rc = get_size_or(meta, hp, "expert_shared_feed_forward_length", MODEL_MAX_FF, m->n_ff * m->n_shared,
+                         &m->n_ff_shared, em);
+    if (rc) return rc;
+    if (m->n_ff == 0 || m->n_ff_shared > MODEL_MAX_FF)
+        return err_set(em, STRATA_EFORMAT, "%s.expert_feed_forward_length is missing or too large", hp->arch);
+    return STRATA_OK;
+}
+
+strata_err model_hparams_moe(struct model_hparams *hp, const struct gguf_reader *meta, enum model_gating preset,
+                             bool norm, struct strata_errmsg *em) {
+    struct model_moe m = {.gating = preset, .norm = norm, .n_group = 1, .n_group_used = 1};
+    uint32_t gating = 0;
+    float scale = 0;
+    strata_err rc = get_size_or(meta, hp, "expert_count", MODEL_MAX_EXPERTS, 0, &m.n_expert, em);
+    if (rc || m.n_expert == 0) return rc;
+    rc = read_moe_sizes(hp, meta, &m, em);
+    if (!rc) rc = model_hparams_u32(meta, hp, "expert_gating_func", &gating, em);
+    if (!rc) rc = model_hparams_bool(meta, hp, "expert_weights_norm", &m.norm, em);
+    if (!rc) rc = model_hparams_f32(meta, hp, "expert_weights_scale", &scale, em);
+    if (rc) return rc;
+    if (gating > MODEL_GATING_SOFTMAX_SELECTED)
+        return err_set(em, STRATA_EUNSUPPORTED,
+                       "%s.expert_gating_func is %u; known are 1 (softmax), 2 (sigmoid) and 3 "
+                       "(softmax over the selected)",
+                       hp->arch, (unsigned)gating);
+    if (gating) m.gating = (enum model_gating)gating;
+    m.scale = scale != 0 ? scale : 1.0f;
+    hp->moe = m;
+    return STRATA_OK;
+}
+
+strata_err model_hparams_windows(struct model_hparams *hp, const struct gguf_reader *meta, uint32_t period,
+                                 struct strata_errmsg *em) {
+    char key[MODEL_KEY_MAX];
+    uint32_t window = 0;
+    strata_err rc = get_size_or(meta, hp, "attention.sliding_window", MODEL_MAX_CTX, 0, &window, em);
+    if (rc || window == 0) return rc;
+    const struct gguf_kv *kv =
+        gguf_reader_find_kv(meta, model_hparams_key(key, hp, "attention.sliding_window_pattern"));
+    bool flags = kv && kv->kind == GGUF_KIND_ARRAY;
+    if (flags && (kv->count < hp->n_layer || kv->elem_kind == GGUF_KIND_STRING || kv->elem_kind == GGUF_KIND_ARRAY ||
+                  kv->elem_kind == GGUF_KIND_F32 || kv->elem_kind == GGUF_KIND_F64))
+        return err_set(em, STRATA_EFORMAT, "%s must have one flag for each of %u layers", key, (unsigned)hp->n_layer);
+    if (!flags) {
+        uint32_t p = 0;
+        rc = model_hparams_u32(meta, hp, "attention.sliding_window_pattern", &p, em);
+        if (rc) return rc;
+        if (p) period = p;
+    }
+    for (uint32_t i = 0; i < hp->n_layer; i++) {
+        bool local = flags ? gguf_reader_int_at(kv, i) != 0 : period > 0 && i % period < period - 1;
+        if (local) hp->layer[i].window = window;
+    }
+    return STRATA_OK;
+}
+
 static strata_err read_factors(struct model_hparams *hp, const struct gguf_reader *meta, struct strata_errmsg *em) {
     char key[MODEL_KEY_MAX];
     float eps = 0, scale = 0;
@@ -221,22 +328,24 @@ static strata_err read_factors(struct model_hparams *hp, const struct gguf_reade
     if (!rc) rc = model_hparams_f32(meta, hp, "attention.scale", &scale, em);
     if (rc) return rc;
     hp->norm_eps = eps;
+    hp->embd_scale = 1.0f;
     hp->attn_scale = scale != 0 ? scale : 1.0f / sqrtf((float)hp->head_dim_k);
     return STRATA_OK;
 }
 
 strata_err model_hparams_init(struct model_hparams *hp, const struct gguf_reader *meta, const char *arch,
-                              struct strata_errmsg *em) {
+                              const struct model_hparams_rules *rules, struct strata_errmsg *em) {
     struct model_hparams h = {.n_block = 0};
     snprintf(h.arch, sizeof h.arch, "%s", arch);
     strata_err rc = read_sizes(&h, meta, em);
-    if (!rc) rc = read_heads(&h, meta, em);
+    if (!rc) rc = read_heads(&h, meta, rules, em);
     if (!rc) rc = read_rope(&h, meta, em);
     if (!rc) rc = read_factors(&h, meta, em);
     if (rc) {
         model_hparams_deinit(&h);
         return rc;
     }
+    h.rope_window = h.rope;
     *hp = h;
     return STRATA_OK;
 }

@@ -27,11 +27,10 @@ struct model_placed {
 };
 
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
-                               const struct model_hparams *hp, const struct model_backend *backend,
-                               struct strata_errmsg *em) {
-    struct pkg_range range = pkg_model_range(pkg);
+                               struct pkg_range range, const struct model_hparams *hp,
+                               const struct model_backend *backend, struct strata_errmsg *em) {
     *w = (struct model_weights){.range = range};
-    *ld = (struct model_loader){.pkg = pkg, .hp = hp, .backend = backend, .weights = w};
+    *ld = (struct model_loader){.pkg = pkg, .range = range, .hp = hp, .backend = backend, .weights = w};
     ld->is_first = range.first == 0;
     ld->is_last = range.end == hp->n_layer;
     size_t n_layers = range.end - range.first;
@@ -69,20 +68,32 @@ static void full_name(char out[NAME_MAX_LEN], uint32_t layer, const char *name, 
     }
 }
 
+enum { SHAPE_MAX_LEN = 96 };
+
+/* "[64, 80]": no ones at the end, but for a vector's single number. */
+static const char *shape_text(char out[SHAPE_MAX_LEN], const uint64_t *ne, size_t n) {
+    int len = snprintf(out, SHAPE_MAX_LEN, "[%llu", (unsigned long long)ne[0]);
+    while (n > 1 && ne[n - 1] == 1) n--;
+    for (size_t i = 1; i < n; i++)
+        len += snprintf(out + len, SHAPE_MAX_LEN - (size_t)len, ", %llu", (unsigned long long)ne[i]);
+    snprintf(out + len, SHAPE_MAX_LEN - (size_t)len, "]");
+    return out;
+}
+
 /* Finds a tensor and checks its shape; *out is NULL when it is absent and not required. */
-static strata_err find(const struct model_loader *ld, const char *name, uint64_t ne0, uint64_t ne1, bool required,
-                       const struct gguf_tensor **out, struct strata_errmsg *em) {
+static strata_err find(const struct model_loader *ld, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                       bool required, const struct gguf_tensor **out, struct strata_errmsg *em) {
     const struct gguf_tensor *t = pkg_model_find(ld->pkg, name);
     *out = NULL;
     if (!t) {
         if (!required) return STRATA_OK;
         return err_set(em, STRATA_ENOENT, "tensor %s is missing; architecture %s needs it", name, ld->hp->arch);
     }
-    if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
-        return err_set(em, STRATA_EFORMAT,
-                       "tensor %s has the shape [%llu, %llu, %llu, %llu]; the metadata asks for [%llu, %llu]", name,
-                       (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
-                       (unsigned long long)t->ne[3], (unsigned long long)ne0, (unsigned long long)ne1);
+    const uint64_t want[] = {ne0, ne1, ne2, 1};
+    char has[SHAPE_MAX_LEN], asked[SHAPE_MAX_LEN];
+    if (memcmp(t->ne, want, sizeof want) != 0)
+        return err_set(em, STRATA_EFORMAT, "tensor %s has the shape %s; the metadata asks for %s", name,
+                       shape_text(has, t->ne, 4), shape_text(asked, want, 4));
     *out = t;
     return STRATA_OK;
 }
@@ -99,7 +110,8 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
         return err_set(em, STRATA_EINTERNAL, "more tensors are claimed than the model holds (at %s)", t->name);
     struct ggml_tensor *g = NULL;
     if (use) {
-        g = ggml_new_tensor_2d(ld->weights->ctx, (enum ggml_type)t->type, (int64_t)t->ne[0], (int64_t)t->ne[1]);
+        g = ggml_new_tensor_3d(ld->weights->ctx, (enum ggml_type)t->type, (int64_t)t->ne[0], (int64_t)t->ne[1],
+                               (int64_t)t->ne[2]);
         if (ggml_nbytes(g) != t->bytes)
             return err_set(em, STRATA_EINTERNAL, "tensor %s: ggml counts %zu bytes, the file %llu", t->name,
                            ggml_nbytes(g), (unsigned long long)t->bytes);
@@ -111,14 +123,30 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
     return STRATA_OK;
 }
 
-static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t n, bool required, bool use,
-                            struct ggml_tensor **out, struct strata_errmsg *em) {
+/* Whether no value is NaN or infinite. ggml looks at the factors of quantized blocks. */
+static bool all_numbers(uint32_t type, const void *data, size_t bytes) {
+    const float *x = data;
+    float sum = 0;
+    if (type != GGUF_TENSOR_F32 || (uintptr_t)data % sizeof *x != 0)
+        return ggml_validate_row_data((enum ggml_type)type, data, bytes);
+    for (size_t i = 0; i < bytes / sizeof *x; i++) sum += x[i] * 0.0f;
+    return sum == 0;
+}
+
+static strata_err not_numbers(const char *name, struct strata_errmsg *em) {
+    return err_set(em, STRATA_EFORMAT,
+                   "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", name);
+}
+
+static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t n, uint64_t rows, bool required,
+                            bool use, struct ggml_tensor **out, struct strata_errmsg *em) {
     const struct gguf_tensor *t;
-    strata_err rc = find(ld, name, n, 1, required, &t, em);
+    strata_err rc = find(ld, name, n, rows, 1, required, &t, em);
     if (rc || !t) return rc;
     if (t->type != GGUF_TENSOR_F32)
         return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
                        gguf_types_tensor_name(t->type));
+    if (use && !all_numbers(t->type, t->data, (size_t)t->bytes)) return not_numbers(name, em);
     return place(ld, t, use, out, em);
 }
 
@@ -126,24 +154,64 @@ strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const c
                                 struct ggml_tensor **out, struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
-    return claim_f32(ld, full, n, required, true, out, em);
+    return claim_f32(ld, full, n, 1, required, true, out, em);
 }
 
-strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
-                                uint64_t n_out, bool rows, bool required, struct ggml_tensor **out,
-                                struct strata_errmsg *em) {
+strata_err model_weights_table(struct model_loader *ld, uint32_t layer, const char *name, uint64_t width, uint64_t n,
+                               bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
-    const struct gguf_tensor *t;
     full_name(full, layer, name, "");
-    strata_err rc = find(ld, full, n_in, n_out, required, &t, em);
+    return claim_f32(ld, full, width, n, required, true, out, em);
+}
+
+/* A matrix, or a stack of them, of a type that can be multiplied with (rows: and looked up in by row). */
+static strata_err claim_matrix(struct model_loader *ld, const char *name, const uint64_t ne[3], bool rows,
+                               bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
+    const struct gguf_tensor *t;
+    strata_err rc = find(ld, name, ne[0], ne[1], ne[2], required, &t, em);
     if (rc || !t) return rc;
     if (!model_backend_can_use(ld->backend, t->type, false) ||
         (rows && !model_backend_can_use(ld->backend, t->type, true)))
         return err_set(em, STRATA_EUNSUPPORTED,
                        "tensor %s has the type %s, which ggml's CPU backend cannot compute with; quantize the model to "
                        "another type",
-                       full, gguf_types_tensor_name(t->type));
+                       name, gguf_types_tensor_name(t->type));
     return place(ld, t, true, out, em);
+}
+
+strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                uint64_t n_out, bool rows, bool required, struct ggml_tensor **out,
+                                struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    full_name(full, layer, name, "");
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1}, rows, required, out, em);
+}
+
+strata_err model_weights_stack(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in, uint64_t n_out,
+                               uint64_t n, bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    full_name(full, layer, name, "");
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, false, required, out, em);
+}
+
+strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                 uint64_t n_out, uint64_t n_expert, bool required, struct model_linear *out,
+                                 struct strata_errmsg *em) {
+    char full[NAME_MAX_LEN];
+    struct model_linear l = {.w = NULL};
+    full_name(full, layer, name, ".weight");
+    strata_err rc = claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, false, required, &l.w, em);
+    if (rc || !l.w) return rc;
+    full_name(full, layer, name, ".bias");
+    rc = claim_f32(ld, full, n_out, n_expert, false, true, &l.b, em);
+    if (rc) return rc;
+    full_name(full, layer, name, ".scale");
+    rc = claim_f32(ld, full, n_expert, 1, false, true, &l.scale, em);
+    if (rc) return rc;
+    full_name(full, layer, name, ".input_scale");
+    rc = claim_f32(ld, full, n_expert, 1, false, false, NULL, em);
+    if (!rc) *out = l;
+    return rc;
 }
 
 strata_err model_weights_linear(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -154,13 +222,13 @@ strata_err model_weights_linear(struct model_loader *ld, uint32_t layer, const c
     strata_err rc = model_weights_matrix(ld, MODEL_NO_LAYER, full, n_in, n_out, false, required, &l.w, em);
     if (rc || !l.w) return rc;
     full_name(full, layer, name, ".bias");
-    rc = claim_f32(ld, full, n_out, false, true, &l.b, em);
+    rc = claim_f32(ld, full, n_out, 1, false, true, &l.b, em);
     if (rc) return rc;
     full_name(full, layer, name, ".scale");
-    rc = claim_f32(ld, full, 1, false, true, &l.scale, em);
+    rc = claim_f32(ld, full, 1, 1, false, true, &l.scale, em);
     if (rc) return rc;
     full_name(full, layer, name, ".input_scale");
-    rc = claim_f32(ld, full, 1, false, false, NULL, em);
+    rc = claim_f32(ld, full, 1, 1, false, false, NULL, em);
     if (!rc) *out = l;
     return rc;
 }
@@ -175,6 +243,24 @@ strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const c
 static const struct model_placed *placed_of(const struct model_loader *ld, const struct ggml_tensor *tensor) {
     for (size_t i = ld->n_placed; i-- > 0;)
         if (ld->placed[i].tensor == tensor) return &ld->placed[i];
+    return NULL;
+}
+
+strata_err model_weights_check_numbers(const struct model_loader *ld, const struct ggml_tensor *tensor,
+                                       struct strata_errmsg *em) {
+    const struct model_placed *p = placed_of(ld, tensor);
+    if (!p || all_numbers(tensor->type, p->data, p->bytes)) return STRATA_OK;
+    return not_numbers(p->name, em);
+}
+
+const char *model_weights_damaged(const struct model_weights *w, uint32_t layer) {
+    char prefix[32] = "";
+    if (layer != MODEL_NO_LAYER) snprintf(prefix, sizeof prefix, "blk.%u.", (unsigned)layer);
+    for (struct ggml_tensor *t = ggml_get_first_tensor(w->ctx); t; t = ggml_get_next_tensor(w->ctx, t)) {
+        bool in_layer = strncmp(t->name, "blk.", 4) == 0;
+        if (in_layer != (layer != MODEL_NO_LAYER) || strncmp(t->name, prefix, strlen(prefix)) != 0) continue;
+        if (t->data && !all_numbers(t->type, t->data, ggml_nbytes(t))) return t->name;
+    }
     return NULL;
 }
 
@@ -210,6 +296,9 @@ static strata_err check_all_claimed(struct model_loader *ld, struct strata_errms
     qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_name);
     for (size_t i = 0; i < pkg_model_tensor_count(ld->pkg); i++) {
         struct model_placed key = {.name = pkg_model_tensor(ld->pkg, i)->name};
+        uint32_t layer;
+        /* Prediction heads behind the trunk are not run here. */
+        if (pkg_class_of(key.name, &layer) == PKG_CLASS_LAYER && layer >= ld->hp->n_layer) continue;
         if (!bsearch(&key, ld->placed, ld->n_placed, sizeof key, by_name))
             return err_set(em, STRATA_EUNSUPPORTED,
                            "tensor %s is not one that architecture %s is known to have; running without it would give "

@@ -15,21 +15,38 @@
 
 #include <ggml.h>
 
+#define MODEL_NO_LAYER UINT32_MAX
+
 /* A product with its bias and its per-tensor scale; NULL when the file has none. */
 struct model_linear {
     struct ggml_tensor *w;
     struct ggml_tensor *b;
     struct ggml_tensor *scale;
+    bool wide; /* sums overflow half precision: devices that would add up in it must not */
 };
 
 /* Slots of one layer; each architecture fills those it has. */
 struct model_layer {
-    struct ggml_tensor *attn_norm;
-    struct ggml_tensor *ffn_norm;
+    struct ggml_tensor *attn_norm, *attn_post_norm;
+    struct ggml_tensor *ffn_norm, *ffn_post_norm;
     struct model_linear q, k, v, qkv, o;
+    struct ggml_tensor *q_norm, *k_norm; /* per head, before the rotation */
+    struct ggml_tensor *sinks;           /* one logit a head that takes part in the softmax and has no value */
     struct model_linear gate, up, down;
+    /* Mixture of experts: */
+    struct model_linear router;
+    struct ggml_tensor *router_bias; /* counts for the selection, not for the weights */
+    struct model_linear gate_exps, up_exps, down_exps;
+    struct model_linear gate_up_exps; /* instead of gate_exps and up_exps: the rows of the gate come first */
+    struct model_linear gate_shared, up_shared, down_shared;
+    /* Multi-head latent attention: */
+    struct model_linear q_a, q_b, kv_a, kv_b;
+    struct ggml_tensor *q_a_norm, *kv_a_norm, *k_b, *v_b;
+    /* Short convolution: */
+    struct model_linear conv_in, conv_out;
+    struct ggml_tensor *conv;
     /* Matrices that lie side by side in the file, seen as one: one product instead of two, and nothing is copied. */
-    struct ggml_tensor *gate_up;
+    struct ggml_tensor *gate_up, *gate_up_shared;
     struct ggml_tensor *q_v;
 };
 
@@ -53,6 +70,7 @@ struct model_weights {
 /* While loading: what an architecture's load function works with. */
 struct model_loader {
     const struct pkg_model *pkg;
+    struct pkg_range range; /* of layers that are run: blocks beyond the trunk are left out */
     const struct model_hparams *hp;
     const struct model_backend *backend;
     struct model_weights *weights;
@@ -62,22 +80,26 @@ struct model_loader {
     bool is_first, is_last;
 };
 
-/* Prepares an empty set for the range of pkg. */
+/* Prepares an empty set for a range that lies inside that of pkg. */
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
-                               const struct model_hparams *hp, const struct model_backend *backend,
-                               struct strata_errmsg *em);
+                               struct pkg_range range, const struct model_hparams *hp,
+                               const struct model_backend *backend, struct strata_errmsg *em);
 /* Checks that every tensor was claimed, wraps or copies the bytes. Call model_loader_deinit whatever happens. */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
-
-#define MODEL_NO_LAYER UINT32_MAX
+/* The name of a tensor of a layer (MODEL_NO_LAYER: outside the layers) that holds NaN or infinite values, or NULL.
+ * Reads them all. */
+const char *model_weights_damaged(const struct model_weights *w, uint32_t layer);
 
 /* Claims. `name` is completed to "blk.<layer>.<name>", or taken as it is with MODEL_NO_LAYER. */
 
 /* An F32 vector of n elements. */
 strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n, bool required,
                                 struct ggml_tensor **out, struct strata_errmsg *em);
+/* An F32 table of n rows of `width` numbers. */
+strata_err model_weights_table(struct model_loader *ld, uint32_t layer, const char *name, uint64_t width, uint64_t n,
+                               bool required, struct ggml_tensor **out, struct strata_errmsg *em);
 /* A matrix of any type that the backend can use: for products, or (rows) for look-ups as well. */
 strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
                                 uint64_t n_out, bool rows, bool required, struct ggml_tensor **out,
@@ -86,6 +108,18 @@ strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const c
  * unused: it matters only to kernels that also quantize their input, which ggml's CPU backend has none of. */
 strata_err model_weights_linear(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
                                 uint64_t n_out, bool required, struct model_linear *out, struct strata_errmsg *em);
+/* A matrix for each of n (heads, say): [n_in, n_out, n]. */
+strata_err model_weights_stack(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in, uint64_t n_out,
+                               uint64_t n, bool required, struct ggml_tensor **out, struct strata_errmsg *em);
+/* "<name>.weight" [n_in, n_out, n_expert], and when there are "<name>.bias" [n_out, n_expert] and "<name>.scale"
+ * [n_expert]. */
+strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
+                                 uint64_t n_out, uint64_t n_expert, bool required, struct model_linear *out,
+                                 struct strata_errmsg *em);
+/* Refuses a claimed matrix with NaN or infinite values, which is read for it: where such values would not only spoil
+ * results. Vectors are looked at anyhow. */
+strata_err model_weights_check_numbers(const struct model_loader *ld, const struct ggml_tensor *tensor,
+                                       struct strata_errmsg *em);
 /* A tensor that files carry and the architecture has no use for; no error when absent. */
 strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const char *name, struct strata_errmsg *em);
 

@@ -100,7 +100,7 @@ static strata_err run(void *unit, const struct engine_batch *b, const float **ou
 
 static strata_err truncate_to(void *unit, uint32_t pos, struct strata_errmsg *em) {
     struct unit *u = unit;
-    return engine_truncate(u->engine, pos, em);
+    return engine_truncate(u->engine, 0, pos, em);
 }
 
 strata_err stage_engine_new(const char *package, uint32_t n_threads, const struct ed25519_pub *require_signature,

@@ -15,11 +15,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("STRATA_BUILD", os.path.join(ROOT, "build"))
 STRATA = os.environ.get("STRATA_BIN", os.path.join(BUILD, "strata"))
 MKMODEL = os.path.join(BUILD, "tools", "mkmodel")
-MODEL = os.environ.get("STRATA_MODEL")  # the real model, or None
+MODEL = os.environ.get("STRATA_MODEL")    # the real model, or None
+GEMMA3 = os.environ.get("STRATA_GEMMA3")  # the second one (scripts/fetch-model gemma3), or None
 WORK = tempfile.mkdtemp(prefix="strata-test-")
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 
 needs_model = unittest.skipUnless(MODEL, "STRATA_MODEL names no real model")
+needs_gemma3 = unittest.skipUnless(GEMMA3, "STRATA_GEMMA3 names no model")
 
 
 def run(*args, limit_s=120, stdin=b"", env=None, cwd=None):

@@ -101,6 +101,24 @@ def record_generated(mkmodel, work, index):
         index["generated"][name] = {"options": options, "tokens": tokens, "n_vocab": len(values) // POSITIONS}
 
 
+def greedy(model, texts, work):
+    """Each prompt with its continuation, and the two best logits of every step."""
+    program = os.path.join(work, "peer_greedy")
+    source = os.path.join(work, "peer_greedy.c")
+    with open(os.path.join(HERE, "peer_greedy.c"), encoding="utf-8") as f, open(source, "w", encoding="utf-8") as g:
+        g.write(f.read())
+    peer("gcc", "-O2", source, "-o", program, "-lllama", "-lggml", "-lggml-base")
+    prompts = [tokenize(model, p) for p in texts]
+    lines = "".join(" ".join(map(str, p)) + "\n" for p in prompts)
+    out = []
+    for text, ids, line in zip(texts, prompts, peer(program, model, str(PREDICT), "2", "f16", stdin=lines).splitlines()):
+        steps = [s.split(":") for s in line.split()]
+        out.append({
+            "text": text, "prompt": ids, "tokens": [int(s[0]) for s in steps],
+            "best": [round(float(s[1]), 4) for s in steps], "second": [round(float(s[2]), 4) for s in steps]})
+    return out
+
+
 def record_real(model, work, index):
     tokens = tokenize(model, TEXT)
     values = peer_logits(model, tokens, work)
@@ -109,19 +127,7 @@ def record_real(model, work, index):
         for p in range(len(tokens)):
             ids, logs = top_of(values[p * n_vocab:(p + 1) * n_vocab])
             f.write(array.array("I", ids).tobytes() + array.array("f", logs).tobytes())
-    index["smollm2"] = {"tokens": tokens, "n_vocab": n_vocab, "top": TOP, "greedy": []}
-    program = os.path.join(work, "peer_greedy")
-    source = os.path.join(work, "peer_greedy.c")
-    with open(os.path.join(HERE, "peer_greedy.c"), encoding="utf-8") as f, open(source, "w", encoding="utf-8") as g:
-        g.write(f.read())
-    peer("gcc", "-O2", source, "-o", program, "-lllama", "-lggml", "-lggml-base")
-    prompts = [tokenize(model, p) for p in PROMPTS]
-    lines = "".join(" ".join(map(str, p)) + "\n" for p in prompts)
-    for text, ids, line in zip(PROMPTS, prompts, peer(program, model, str(PREDICT), "2", "f16", stdin=lines).splitlines()):
-        steps = [s.split(":") for s in line.split()]
-        index["smollm2"]["greedy"].append({
-            "text": text, "prompt": ids, "tokens": [int(s[0]) for s in steps],
-            "best": [round(float(s[1]), 4) for s in steps], "second": [round(float(s[2]), 4) for s in steps]})
+    index["smollm2"] = {"tokens": tokens, "n_vocab": n_vocab, "top": TOP, "greedy": greedy(model, PROMPTS, work)}
 
 
 def main():

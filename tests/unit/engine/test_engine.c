@@ -185,13 +185,13 @@ static void test_outputs(void **state) {
         fill_tokens(tokens, 24, f.vocab);
         float *all = chain_logits(&c, tokens, 24, (const uint32_t[]){24, 0});
         struct strata_errmsg em;
-        mf_ok(engine_truncate(c.engine[0], 0, &em), &em);
+        mf_ok(engine_truncate(c.engine[0], 0, 0, &em), &em);
         assert_null(chain_step(&c, 0, tokens, 20, ENGINE_OUT_NONE));
         const float *x = chain_step(&c, 20, tokens + 20, 4, ENGINE_OUT_LAST);
         assert_close(all + 23 * f.vocab, x, f.vocab);
         memcpy(last, x, sizeof last);
-        mf_ok(engine_truncate(c.engine[0], 20, &em), &em);
-        assert_int_equal(engine_pos(c.engine[0]), 20);
+        mf_ok(engine_truncate(c.engine[0], 0, 20, &em), &em);
+        assert_int_equal(engine_pos(c.engine[0], 0), 20);
         assert_memory_equal(chain_step(&c, 20, tokens + 20, 4, ENGINE_OUT_LAST), last, sizeof last);
         free(all);
         chain_close(&c);
@@ -214,7 +214,7 @@ static void test_many_shapes(void **state) {
     assert_non_null(kept);
     for (int round = 0; round < 2; round++) {
         uint32_t pos = 0;
-        mf_ok(engine_truncate(c.engine[0], 0, &em), &em);
+        mf_ok(engine_truncate(c.engine[0], 0, 0, &em), &em);
         for (uint32_t n = 1; n <= 30; n++) {
             const float *x = chain_step(&c, pos, tokens + pos, n, ENGINE_OUT_LAST);
             if (round == 0) {
@@ -275,7 +275,7 @@ static void test_share(void **state) {
         chain_open(&c, path, NULL, &opt);
         struct engine_info whole = *engine_info(c.engine[0]);
         chain_close(&c);
-        assert_int_equal(whole.kv_bytes, 512 * 5 * 2 * 32 * 2); /* cells, layers, planes, row, bytes of F16 */
+        assert_int_equal(whole.kv_bytes, 300 * 5 * 2 * 32 * 2); /* positions, layers, planes, row, bytes of F16 */
         chain_open(&c, path, (const uint32_t[]){1, 3, 0}, &opt);
         uint64_t weights = 0, kv = 0;
         for (uint32_t i = 0; i < 3; i++) {

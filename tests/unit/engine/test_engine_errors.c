@@ -150,7 +150,7 @@ static void test_numbers(void **state) {
         {"llama.rope.dimension_count", 15, "must be even"},
         {"llama.rope.dimension_count", 8, "must equal the head size 16"},
         {"llama.rope.dimension_count", 18, "rope.dimension_count is 18"},
-        {"llama.expert_count", 8, "mixture-of-experts"},
+        {"llama.expert_count", 8, "expert_used_count is 0"},
         {"llama.nextn_predict_layers", 1, "nextn_predict_layers"},
         {"llama.nextn_predict_layers", 9, "nextn_predict_layers is 9"},
         {"llama.attention.layer_norm_rms_epsilon", 1, "layer_norm_rms_epsilon"}, /* wrong kind */
@@ -219,11 +219,11 @@ static void test_options(void **state) {
 static void run_refused(struct engine *e, struct engine_batch b, strata_err code, const char *part) {
     struct strata_errmsg em;
     const float *out = NULL;
-    uint32_t pos = engine_pos(e);
+    uint32_t pos = engine_pos(e, 0);
     assert_int_equal(engine_run(e, &b, &out, &em), code);
     assert_says(&em, part);
     assert_null(out);
-    assert_int_equal(engine_pos(e), pos);
+    assert_int_equal(engine_pos(e, 0), pos);
 }
 
 static void test_batches(void **state) {
@@ -251,7 +251,7 @@ static void test_batches(void **state) {
     chain_step(&c, 0, ids, 12, ENGINE_OUT_LAST);
     run_refused(first, (struct engine_batch){.pos = 12, .n_tokens = 9, .tokens = ids}, STRATA_ELIMIT,
                 "do not fit the context of 20");
-    assert_int_equal(engine_truncate(first, 13, &em), STRATA_EINVAL);
+    assert_int_equal(engine_truncate(first, 0, 13, &em), STRATA_EINVAL);
     chain_step(&c, 12, ids, 8, ENGINE_OUT_LAST); /* to the last position */
     run_refused(first, (struct engine_batch){.pos = 20, .n_tokens = 1, .tokens = ids}, STRATA_ELIMIT, "context of 20");
     chain_close(&c);
@@ -274,7 +274,8 @@ static void test_ranges(void **state) {
 
 static void test_backend_folder(void **state) {
     (void)state;
-    assert_string_equal(engine_architectures(), "llama");
+    assert_string_equal(engine_architectures(),
+                        "llama, qwen2, qwen3, qwen3moe, glm4moe, gemma3, gpt-oss, lfm2, lfm2moe, deepseek2");
 }
 
 int main(void) {

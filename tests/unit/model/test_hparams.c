@@ -51,7 +51,7 @@ static void read_with(const struct key *keys, size_t n, void (*more)(struct gguf
     }
     mf_ok(gguf_writer_emit(w, append, &bytes, &em), &em);
     mf_ok(gguf_reader_new(bytes.data, bytes.len, "test", &r, &em), &em);
-    mf_ok(model_hparams_init(hp, r, "llama", &em), &em);
+    mf_ok(model_hparams_init(hp, r, "llama", &(const struct model_hparams_rules){0}, &em), &em);
     gguf_reader_free(r);
     gguf_writer_free(w);
     buf_deinit(&bytes);

@@ -1,0 +1,146 @@
+/*
+ * Building blocks that look at the state: attention and convolution, sequence by sequence. See model_build.h.
+ *
+ * Each span has operations of its own over the contiguous rows of its slot, so that what a sequence computes depends
+ * neither on the other sequences of the batch nor on where they lie. With one span nothing is added to what a model of
+ * one sequence needs.
+ */
+#include "model/model_build.h"
+
+static const struct model_plane *planes_of(const struct model_build *b, uint32_t il) {
+    return b->state->layer[il - b->state->range.first];
+}
+
+/* The inputs that belong to a plane: those of its window. */
+static const struct model_window *window_of(const struct model_build *b, const struct model_plane *p) {
+    for (uint32_t i = 0; i < b->n_windows; i++)
+        if (b->window[i].window == p->window && b->window[i].rows == p->rows) return &b->window[i];
+    return NULL; /* model_graph made one for each plane */
+}
+
+static void store(struct model_build *b, const struct model_plane *p, struct ggml_tensor *x) {
+    struct ggml_tensor *rows = ggml_view_2d(b->ctx, x, p->t->ne[0], x->ne[2], x->nb[2], 0);
+    ggml_build_forward_expand(b->graph, ggml_set_rows(b->ctx, p->t, rows, window_of(b, p)->cells));
+}
+
+/* One value after the other, as a balanced tree: each element is copied log2(n) times. */
+static struct ggml_tensor *join(struct model_build *b, struct ggml_tensor **parts, uint32_t n) {
+    while (n > 1) {
+        uint32_t k = 0;
+        for (uint32_t i = 0; i + 1 < n; i += 2) parts[k++] = ggml_concat(b->ctx, parts[i], parts[i + 1], 1);
+        if (n % 2) parts[k++] = parts[n - 1];
+        n = k;
+    }
+    return parts[0];
+}
+
+/* ---- attention ---- */
+
+/* The rows of a plane that a span looks at, as heads: [dim, n_kv, n_head_kv]. */
+static struct ggml_tensor *heads_of_plane(struct model_build *b, const struct model_plane *p,
+                                          const struct model_span *s, uint32_t dim, uint32_t head_width,
+                                          uint32_t n_head_kv) {
+    size_t start = (size_t)s->slot * p->rows * p->t->nb[1];
+    return ggml_view_3d(b->ctx, p->t, dim, model_state_visible(p, s->end), n_head_kv, p->t->nb[1],
+                        ggml_row_size(p->t->type, head_width), start);
+}
+
+/* One fused operation: fast, but it rounds more coarsely than the exact form. */
+static struct ggml_tensor *fused(struct model_build *b, const struct model_attention *a, struct ggml_tensor *q,
+                                 struct ggml_tensor *k, struct ggml_tensor *v, struct ggml_tensor *mask) {
+    struct ggml_tensor *out = ggml_flash_attn_ext(b->ctx, q, k, v, mask, a->scale, 0.0f, b->hp->attn_softcap);
+    ggml_prec_set_acc(out, GGML_PREC_F32);
+    if (a->sinks) ggml_flash_attn_ext_add_sinks(out, a->sinks);
+    return out;
+}
+
+/* Softmax of products, all of it in F32. */
+static struct ggml_tensor *exact(struct model_build *b, const struct model_attention *a, struct ggml_tensor *q,
+                                 struct ggml_tensor *k, struct ggml_tensor *v, struct ggml_tensor *mask) {
+    float scale = a->scale, cap = b->hp->attn_softcap;
+    struct ggml_tensor *kq = ggml_mul_mat(b->ctx, k, q); /* [n_kv, T, n_head] */
+    ggml_prec_set_acc(kq, GGML_PREC_F32);
+    if (cap != 0) {
+        kq = ggml_tanh(b->ctx, ggml_scale(b->ctx, kq, scale / cap));
+        kq = ggml_scale(b->ctx, kq, cap);
+        scale = 1.0f;
+    }
+    kq = ggml_soft_max_ext_inplace(b->ctx, kq, mask, scale, 0.0f);
+    if (a->sinks) ggml_soft_max_add_sinks(kq, a->sinks);
+    struct ggml_tensor *v_columns = ggml_cont(b->ctx, ggml_transpose(b->ctx, v)); /* [n_kv, dim_v, n_head_kv] */
+    struct ggml_tensor *out = ggml_mul_mat(b->ctx, v_columns, kq);                /* [dim_v, T, n_head] */
+    return ggml_cont(b->ctx, ggml_permute(b->ctx, out, 0, 2, 1, 3));
+}
+
+/* n columns of the mask of span i, its last ones. */
+static struct ggml_tensor *mask_of(struct model_build *b, const struct model_window *w, uint32_t i, int64_t n) {
+    struct ggml_tensor *m = w->mask[i];
+    if (m->ne[1] == n) return m;
+    return ggml_view_2d(b->ctx, m, m->ne[0], n, m->nb[1], (size_t)(m->ne[1] - n) * m->nb[1]);
+}
+
+static struct ggml_tensor *attend(struct model_build *b, uint32_t il, const struct model_attention *a, uint32_t i,
+                                  int64_t first, int64_t n) {
+    const struct model_plane *p = planes_of(b, il);
+    const struct model_span *s = &b->span[i];
+    uint32_t n_head_kv = (uint32_t)a->k->ne[1], dim_k = (uint32_t)a->k->ne[0];
+    struct ggml_tensor *k = heads_of_plane(b, &p[0], s, dim_k, dim_k, n_head_kv);
+    struct ggml_tensor *v = a->v ? heads_of_plane(b, &p[1], s, a->dim_v, a->dim_v, n_head_kv)
+                                 : heads_of_plane(b, &p[0], s, a->dim_v, dim_k, n_head_kv);
+    struct ggml_tensor *q = a->q;
+    if (q->ne[2] != n) q = ggml_view_3d(b->ctx, q, q->ne[0], q->ne[1], n, q->nb[1], q->nb[2], (size_t)first * q->nb[2]);
+    q = ggml_permute(b->ctx, q, 0, 2, 1, 3);
+    struct ggml_tensor *mask = mask_of(b, window_of(b, &p[0]), i, n);
+    struct ggml_tensor *out = p[0].t->type == GGML_TYPE_F32 ? exact(b, a, q, k, v, mask) : fused(b, a, q, k, v, mask);
+    return ggml_reshape_2d(b->ctx, out, out->ne[0] * out->ne[1], n); /* [dim_v, n_head, n] before */
+}
+
+struct ggml_tensor *model_build_attention(struct model_build *b, uint32_t il, const struct model_attention *a) {
+    const struct model_plane *p = planes_of(b, il);
+    struct ggml_tensor *parts[MODEL_BUILD_SPANS];
+    bool drops = model_build_drops_rows(b, il);
+    uint32_t n = 0;
+    int64_t at = 0;
+    store(b, &p[0], a->k);
+    if (a->v) store(b, &p[1], a->v);
+    if (!a->q) return NULL;
+    for (uint32_t i = 0; i < b->n_spans; i++) {
+        int64_t rows = drops ? b->span[i].n_out : b->span[i].n;
+        if (rows) parts[n++] = attend(b, il, a, i, at, rows);
+        at += rows;
+    }
+    return join(b, parts, n);
+}
+
+/* ---- convolution ---- */
+
+/* One span: the rows before it from the ring, its own from bx. */
+static struct ggml_tensor *convolve(struct model_build *b, uint32_t il, struct ggml_tensor *bx, struct ggml_tensor *w,
+                                    uint32_t i, int64_t first) {
+    const struct model_span *s = &b->span[i];
+    struct ggml_tensor *before = ggml_get_rows(b->ctx, planes_of(b, il)[0].t, b->conv_rows[i]); /* [n, conv_len - 1] */
+    before = ggml_mul(b->ctx, before, b->conv_keep[i]);
+    struct ggml_tensor *now = ggml_view_2d(b->ctx, bx, bx->ne[0], s->n, bx->nb[1], (size_t)first * bx->nb[1]);
+    struct ggml_tensor *all = ggml_concat(b->ctx, before, now, 1);
+    struct ggml_tensor *time = ggml_cont(b->ctx, ggml_transpose(b->ctx, all)); /* [conv_len - 1 + T, n] */
+    struct ggml_tensor *y = ggml_ssm_conv(b->ctx, ggml_reshape_3d(b->ctx, time, time->ne[0], time->ne[1], 1), w);
+    return ggml_reshape_2d(b->ctx, y, y->ne[0], s->n); /* [n, T, 1] before */
+}
+
+struct ggml_tensor *model_build_conv(struct model_build *b, uint32_t il, struct ggml_tensor *bx,
+                                     struct ggml_tensor *w) {
+    const struct model_plane *p = planes_of(b, il);
+    struct ggml_tensor *parts[MODEL_BUILD_SPANS];
+    bool drops = model_build_drops_rows(b, il);
+    int64_t at = 0;
+    for (uint32_t i = 0; i < b->n_spans; i++) {
+        parts[i] = convolve(b, il, bx, w, i, at);
+        at += b->span[i].n;
+    }
+    struct ggml_tensor *out = join(b, parts, b->n_spans);
+    /* The old rows must have been read before the ring is written: they may be the same ones. */
+    ggml_build_forward_expand(b->graph, out);
+    store(b, p, ggml_reshape_3d(b->ctx, bx, bx->ne[0], 1, bx->ne[1]));
+    if (!drops) return out;
+    return b->n_out ? model_build_kept(b, out) : NULL;
+}
