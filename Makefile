@@ -60,6 +60,7 @@ help:
 ## make fuzz       fuzz targets for FUZZ_SECONDS (60) each, on the committed corpora
 ## make faults     package operations with every allocation, write, flush and rename failing in turn
 ## make bench      speed beside llama.cpp, one table
+## make bench-text   tokenizer speed beside llama.cpp, one table
 ## make bench-package  writing, checking and inspecting packages beside cp and sha256sum, one table (12 GB of disk)
 ## make lint       formatting, static analysis, -Werror builds with gcc and clang
 ## make install    install under DESTDIR and PREFIX (/usr/local)
@@ -169,6 +170,10 @@ fuzz:
 
 bench: all
 	@$(PYTHON) bench/bench.py --build $(B)
+
+bench-text: all tools
+	@$(PYTHON) bench/bench_text.py --build $(B)
+.PHONY: bench-text
 
 bench-package: all
 	@$(PYTHON) bench/bench_package.py --build $(B)

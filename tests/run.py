@@ -18,7 +18,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Process tests that compare numbers, at length: instrumented, they would take an hour and show nothing new.
-NUMBERS_ONLY = {"test_archs_numbers", "test_broken_models"}
+NUMBERS_ONLY = {"test_archs_numbers", "test_broken_models", "test_real_models"}
 LIMIT_S = {"unit": 300, "e2e": 900, "faults": 900, "make": 1200}
 
 

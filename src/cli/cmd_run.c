@@ -88,7 +88,8 @@ struct run {
     struct sampler *sampler;
     struct detok detok;
     struct buf prompt, text;
-    struct vocab_ids ids; /* the prompt, then what was generated */
+    struct text_spans own; /* with --chat: what of the prompt is the user's text, not the template's */
+    struct vocab_ids ids;  /* the prompt, then what was generated */
     struct figures fig;
     json_t *profile; /* with --profile and --json: an object of one profile for each phase */
 };
@@ -141,7 +142,7 @@ static strata_err apply_template(struct run *r, struct strata_errmsg *em) {
     if (rc) goto out;
     struct chat_inputs in = {
         .messages = messages, .add_generation_prompt = true, .bos_token = buf_cstr(&bos), .eos_token = buf_cstr(&eos)};
-    rc = chat_template_render(t, &in, &out, em);
+    rc = chat_template_render_marked(t, &in, &out, &r->own, em);
     if (rc) goto out;
     buf_clear(&r->prompt);
     rc = buf_append(&r->prompt, out.data, out.len, em);
@@ -187,7 +188,7 @@ static strata_err encode_prompt(struct run *r, struct strata_errmsg *em) {
         unsigned flags = VOCAB_ADD_SPECIAL;
         if (r->o.chat || r->o.special) flags |= VOCAB_PARSE_SPECIAL;
         if (r->o.chat) rc = apply_template(r, em);
-        if (!rc) rc = vocab_encode(r->vocab, buf_cstr(&r->prompt), r->prompt.len, flags, &r->ids, em);
+        if (!rc) rc = vocab_encode_marked(r->vocab, buf_cstr(&r->prompt), r->prompt.len, &r->own, flags, &r->ids, em);
         /* A template may write the first token that the tokenizer adds as well; one is meant. */
         int32_t bos = r->vocab ? vocab_bos(r->vocab) : -1;
         if (!rc && r->o.chat && r->ids.len > 1 && bos >= 0 && r->ids.id[0] == bos && r->ids.id[1] == bos)
@@ -509,6 +510,7 @@ int cmd_run(const struct cli *cli, int argc, char **argv) {
     engine_free(r.engine);
     vocab_free(r.vocab);
     pkg_model_free(r.pkg);
+    text_spans_deinit(&r.own);
     vocab_ids_deinit(&r.ids);
     buf_deinit(&r.prompt);
     buf_deinit(&r.text);

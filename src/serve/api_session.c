@@ -73,14 +73,15 @@ static strata_err chat_prompt(const struct api_model *m, const struct api_reques
     buf_init(&text, MAX_PROMPT_TEXT);
     struct strata_errmsg em;
     struct vocab_ids body = {0};
-    strata_err rc = chat_template_render(m->chat, &in, &text, &em);
+    struct text_spans own = {0}; /* what the messages say: it never becomes a control token */
+    strata_err rc = chat_template_render_marked(m->chat, &in, &text, &own, &em);
     if (rc) {
         rc = rc == STRATA_EINVAL || rc == STRATA_EUNSUPPORTED || rc == STRATA_ELIMIT
                  ? api_problem_set(p, rc, 400, "invalid_value", "messages", "the chat template: %s", em.text)
                  : internal(p, &em);
         goto out;
     }
-    rc = vocab_encode(m->vocab, buf_cstr(&text), text.len, VOCAB_PARSE_SPECIAL, &body, &em);
+    rc = vocab_encode_marked(m->vocab, buf_cstr(&text), text.len, &own, VOCAB_PARSE_SPECIAL, &body, &em);
     if (rc) {
         internal(p, &em);
         goto out;
@@ -90,6 +91,7 @@ static strata_err chat_prompt(const struct api_model *m, const struct api_reques
     for (size_t i = 0; i < body.len && !rc; i++) rc = push_id(ids, body.id[i], p);
 out:
     vocab_ids_deinit(&body);
+    text_spans_deinit(&own);
     buf_deinit(&text);
     return rc;
 }

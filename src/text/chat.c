@@ -36,9 +36,27 @@ void chat_template_free(struct chat_template *t) {
     free(t);
 }
 
+/*
+ * A message's role is no text: templates make control tokens of it, as in `<|{{ role }}|>`. It stays the JSON's own
+ * string, unmarked; who takes requests from others knows which roles there are.
+ */
+static void unmark_roles(const json_t *json, const struct chat_value *messages) {
+    for (size_t i = 0; messages->kind == CHAT_LIST && i < messages->list->len; i++) {
+        const struct chat_value *m = &messages->list->item[i];
+        const json_t *role = json_object_get(json_array_get(json, i), "role");
+        if (m->kind != CHAT_DICT || !json_is_string(role)) continue;
+        for (size_t k = 0; k < m->dict->len; k++) {
+            struct chat_entry *e = &m->dict->entry[k];
+            if (e->key.kind != CHAT_STRING || !chat_str_eq(e->key.s, "role")) continue;
+            e->value = chat_string(json_string_value(role), json_string_length(role));
+        }
+    }
+}
+
 static strata_err define_json(struct chat_run *r, const char *name, const json_t *json) {
     struct chat_value v;
-    strata_err rc = chat_value_from_json(r->arena, json, &v, r->em);
+    strata_err rc = chat_value_from_json(r->arena, json, r->arena->marking, &v, r->em);
+    if (rc == STRATA_OK && strcmp(name, "messages") == 0) unmark_roles(json, &v);
     return rc == STRATA_OK ? chat_define(r, (struct chat_str){name, strlen(name)}, v) : rc;
 }
 
@@ -59,17 +77,35 @@ static strata_err define_inputs(struct chat_run *r, const struct chat_inputs *in
     return rc;
 }
 
-strata_err chat_template_render(const struct chat_template *t, const struct chat_inputs *in, struct buf *out,
-                                struct strata_errmsg *em) {
+/* Hands the text over, and what of it is marked. */
+static strata_err deliver(const struct chat_text *t, struct buf *out, struct text_spans *own,
+                          struct strata_errmsg *em) {
+    size_t base = out->len;
+    strata_err rc = buf_append(out, buf_cstr(&t->text), t->text.len, em);
+    for (size_t i = 0; own && i < t->marks.len && rc == STRATA_OK;) {
+        size_t end = i;
+        while (end < t->marks.len && t->marks.data[end] == t->marks.data[i]) end++;
+        if (t->marks.data[i]) rc = text_spans_add(own, base + i, base + end, em);
+        i = end;
+    }
+    return rc;
+}
+
+strata_err chat_template_render_marked(const struct chat_template *t, const struct chat_inputs *in, struct buf *out,
+                                       struct text_spans *own, struct strata_errmsg *em) {
     struct strata_errmsg local = {0};
     struct chat_arena arena;
     struct chat_scope globals = {0};
-    size_t before = out->len;
+    struct chat_text text;
+    size_t before = out->len, spans_before = own ? own->len : 0;
     chat_arena_init(&arena, CHAT_ARENA_MAX);
-    struct chat_run r = {.arena = &arena, .out = out, .scope = &globals, .now = in->now, .em = em ? em : &local};
+    arena.marking = own != NULL;
+    chat_text_init(&text, &arena, out->max);
+    struct chat_run r = {.arena = &arena, .out = &text, .scope = &globals, .now = in->now, .em = em ? em : &local};
     strata_err rc = define_inputs(&r, in);
     if (rc == STRATA_OK) {
         rc = chat_exec(&r, t->root);
+        if (rc == STRATA_OK) rc = deliver(&text, out, own, r.em);
         if (rc != STRATA_OK) rc = err_prefix(r.em, "chat template: line %u", r.line);
     } else {
         rc = err_prefix(r.em, "chat template");
@@ -77,7 +113,14 @@ strata_err chat_template_render(const struct chat_template *t, const struct chat
     if (rc != STRATA_OK) {
         out->len = before;
         if (out->data) out->data[before] = '\0';
+        if (own) own->len = spans_before;
     }
+    chat_text_deinit(&text);
     chat_arena_deinit(&arena);
     return rc;
+}
+
+strata_err chat_template_render(const struct chat_template *t, const struct chat_inputs *in, struct buf *out,
+                                struct strata_errmsg *em) {
+    return chat_template_render_marked(t, in, out, NULL, em);
 }

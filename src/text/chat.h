@@ -8,6 +8,7 @@
 #define TEXT_CHAT_H
 
 #include "base/buf.h"
+#include "text/spans.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -32,5 +33,13 @@ struct chat_inputs {
 /* Appends the prompt to out. raise_exception in a template becomes an EINVAL error with its text. */
 strata_err chat_template_render(const struct chat_template *t, const struct chat_inputs *in, struct buf *out,
                                 struct strata_errmsg *em);
+
+/*
+ * The same, and adds to *own which bytes of out came from the conversation: from messages (their roles left out), tools
+ * and extra variables, whatever the template did with them on the way. With it, vocab_encode_marked keeps text that
+ * spells control tokens from becoming them. The template sees the same values either way.
+ */
+strata_err chat_template_render_marked(const struct chat_template *t, const struct chat_inputs *in, struct buf *out,
+                                       struct text_spans *own, struct strata_errmsg *em);
 
 #endif

@@ -167,13 +167,13 @@ static strata_err bind_params(struct chat_run *r, const struct chat_macro *m, co
 
 /* Runs statements with their text going into a string. */
 static strata_err capture(struct chat_run *r, const struct chat_node *body, struct chat_value *out) {
-    struct buf text, *before = r->out;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    struct chat_text text, *before = r->out;
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     r->out = &text;
     strata_err rc = chat_exec(r, body);
     r->out = before;
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -436,7 +436,7 @@ static strata_err exec_macro(struct chat_run *r, const struct chat_node *n) {
 static strata_err exec_one(struct chat_run *r, const struct chat_node *n) {
     struct chat_value v;
     switch (n->kind) {
-    case CHAT_NODE_DATA: return buf_append(r->out, n->value.s.ptr, n->value.s.len, r->em);
+    case CHAT_NODE_DATA: return chat_text_add(r->out, n->value.s.ptr, n->value.s.len, r->em);
     case CHAT_NODE_PRINT: TRY(eval(r, n->a, &v)); return chat_value_print(&v, r->out, r->em);
     case CHAT_NODE_IF: TRY(eval(r, n->a, &v)); return chat_exec(r, chat_value_truthy(&v) ? n->body : n->other);
     case CHAT_NODE_FOR: return exec_for(r, n);

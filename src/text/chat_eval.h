@@ -4,6 +4,7 @@
 
 #include "text/chat.h"
 #include "text/chat_ast.h"
+#include "text/chat_text.h"
 
 #define CHAT_ARENA_MAX ((size_t)256 << 20) /* bytes of all values of one rendering */
 #define CHAT_OUTPUT_MAX ((size_t)64 << 20) /* bytes of one text that is being put together */
@@ -24,7 +25,7 @@ enum chat_signal { CHAT_SIGNAL_NONE, CHAT_SIGNAL_BREAK, CHAT_SIGNAL_CONTINUE };
 /* One rendering. */
 struct chat_run {
     struct chat_arena *arena;
-    struct buf *out; /* where text goes now */
+    struct chat_text *out; /* where text goes now */
     struct chat_scope *scope;
     struct chat_value captured; /* the text of the set block being filtered */
     enum chat_signal signal;
@@ -100,8 +101,8 @@ strata_err chat_slice(struct chat_run *r, const struct chat_value *of, const str
 strata_err chat_iterate(struct chat_run *r, const struct chat_value *v, struct chat_list **out);
 /* The text that `{{ v }}` prints, as a string value. */
 strata_err chat_to_string(struct chat_run *r, const struct chat_value *v, struct chat_value *out);
-/* Takes what a buffer holds into the arena as a string. */
-strata_err chat_take(struct chat_run *r, struct buf *b, struct chat_value *out);
+/* Takes what a text holds into the arena as a string. */
+strata_err chat_take(struct chat_run *r, const struct chat_text *t, struct chat_value *out);
 
 /* chat_methods.c: NULL when there is none. */
 const struct chat_function *chat_find_method(const struct chat_value *self, struct chat_str name);

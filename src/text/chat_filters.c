@@ -71,26 +71,26 @@ static strata_err f_replace(ARGS) {
 static strata_err f_indent(ARGS) {
     struct chat_value s, pad, first = arg[1] ? *arg[1] : chat_bool(false);
     bool blank = arg[2] && chat_value_truthy(arg[2]);
-    struct buf text;
+    struct chat_text text;
     struct chat_value width = arg[0] ? *arg[0] : chat_int(4), space = chat_string(" ", 1);
     strata_err rc = chat_to_string(r, self, &s);
     pad = width;
     if (rc == STRATA_OK && width.kind != CHAT_STRING) rc = chat_binary(r, CHAT_OP_MUL, &space, &width, &pad);
     if (rc == STRATA_OK && pad.kind != CHAT_STRING) rc = chat_error(r, STRATA_EINVAL, "'indent' needs a width");
     if (rc != STRATA_OK) return rc;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     const char *at = s.s.ptr, *end = at + s.s.len;
     for (bool head = true; rc == STRATA_OK; head = false) {
         const char *nl = at < end ? memchr(at, '\n', (size_t)(end - at)) : NULL;
         size_t n = (size_t)((nl ? nl : end) - at);
-        if (head ? chat_value_truthy(&first) : blank || n > 0) rc = buf_append(&text, pad.s.ptr, pad.s.len, r->em);
-        if (rc == STRATA_OK) rc = buf_append(&text, at, n + (nl != NULL), r->em);
+        if (head ? chat_value_truthy(&first) : blank || n > 0) rc = chat_text_add(&text, pad.s.ptr, pad.s.len, r->em);
+        if (rc == STRATA_OK) rc = chat_text_add(&text, at, n + (nl != NULL), r->em);
         if (rc == STRATA_OK) rc = chat_step(r, 1 + n / 64);
         if (!nl) break;
         at = nl + 1;
     }
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -118,13 +118,13 @@ static strata_err f_tojson(RAW) {
         }
     }
     if (!separated) style.item_sep = style.indent < 0 ? CHAT_STR(", ") : CHAT_STR(",");
-    struct buf text;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    struct chat_text text;
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     strata_err rc =
         self->kind == CHAT_UNDEFINED ? chat_undefined_error(r, self) : chat_value_json(self, &style, &text, r->em);
-    if (rc == STRATA_OK) rc = chat_step(r, text.len / 64);
+    if (rc == STRATA_OK) rc = chat_step(r, text.text.len / 64);
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -277,19 +277,19 @@ static strata_err key_of(struct chat_run *r, const struct chat_value *item, cons
 static strata_err f_join(ARGS) {
     struct chat_list *l;
     struct chat_value sep = chat_string("", 0), v, s;
-    struct buf text;
+    struct chat_text text;
     strata_err rc = chat_iterate(r, self, &l);
     if (rc == STRATA_OK && arg[0]) rc = chat_to_string(r, arg[0], &sep);
     if (rc != STRATA_OK) return rc;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < l->len && rc == STRATA_OK; i++) {
-        if (i > 0) rc = buf_append(&text, sep.s.ptr, sep.s.len, r->em);
+        if (i > 0) rc = chat_text_add(&text, sep.s.ptr, sep.s.len, r->em);
         if (rc == STRATA_OK) rc = key_of(r, &l->item[i], arg[1], &v);
         if (rc == STRATA_OK) rc = chat_to_string(r, &v, &s);
-        if (rc == STRATA_OK) rc = buf_append(&text, s.s.ptr, s.s.len, r->em);
+        if (rc == STRATA_OK) rc = chat_text_add(&text, s.s.ptr, s.s.len, r->em);
     }
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 

@@ -203,27 +203,27 @@ static strata_err str_splitlines(ARGS) {
 
 strata_err chat_replace(struct chat_run *r, struct chat_str s, struct chat_str old, struct chat_str with, int64_t count,
                         struct chat_value *out) {
-    struct buf text;
+    struct chat_text text;
     strata_err rc = STRATA_OK;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     while (rc == STRATA_OK && count != 0) {
         /* An empty `old` stands before every character, and at the end. */
         const char *at = old.len ? memmem(s.ptr, s.len, old.ptr, old.len) : s.ptr;
         if (!at) break;
         size_t n = (size_t)(at - s.ptr), step = old.len ? 0 : utf8_offset(s.ptr, s.len, 1);
         bool last = !old.len && s.len == 0;
-        rc = buf_append(&text, s.ptr, n, r->em);
-        if (rc == STRATA_OK) rc = buf_append(&text, with.ptr, with.len, r->em);
-        if (rc == STRATA_OK) rc = buf_append(&text, s.ptr, step, r->em);
+        rc = chat_text_add(&text, s.ptr, n, r->em);
+        if (rc == STRATA_OK) rc = chat_text_add(&text, with.ptr, with.len, r->em);
+        if (rc == STRATA_OK) rc = chat_text_add(&text, s.ptr, step, r->em);
         if (rc == STRATA_OK) rc = chat_step(r, 1 + (n + with.len) / 64);
         s.ptr += n + old.len + step;
         s.len -= n + old.len + step;
         count--;
         if (last) break;
     }
-    if (rc == STRATA_OK) rc = buf_append(&text, s.ptr, s.len, r->em);
+    if (rc == STRATA_OK) rc = chat_text_add(&text, s.ptr, s.len, r->em);
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -235,39 +235,40 @@ static strata_err str_replace(ARGS) {
     return rc == STRATA_OK ? chat_replace(r, self->s, arg[0]->s, arg[1]->s, count, out) : rc;
 }
 
-/* The character in the wanted case, appended to text; *in_word tells whether the character before belongs to a word. */
-static strata_err add_in_case(struct chat_run *r, uint32_t cp, enum chat_case how, bool *in_word, locale_t loc,
-                              struct buf *text) {
+/* The character, which stands at `from`, in the wanted case, appended to text; *in_word tells whether the character
+ * before belongs to a word. */
+static strata_err add_in_case(struct chat_run *r, uint32_t cp, const char *from, enum chat_case how, bool *in_word,
+                              locale_t loc, struct chat_text *text) {
     bool letter = loc ? iswalpha_l((wint_t)cp, loc) != 0 : (cp | 0x20) >= 'a' && (cp | 0x20) <= 'z';
     bool up = how == CHAT_CASE_UPPER || (how != CHAT_CASE_LOWER && !*in_word);
     char utf8[4];
     size_t n = utf8_encode(cp, utf8);
     bool breaks = chat_space_len(utf8, n) > 0 || (cp < 0x80 && cp && strchr("-({[<", (int)cp));
     *in_word = how == CHAT_CASE_TITLE ? letter : how == CHAT_CASE_WORDS ? !breaks : true;
-    if (cp == 0xDF && up) return buf_append_str(text, how == CHAT_CASE_UPPER ? "SS" : "Ss", r->em);
+    if (cp == 0xDF && up) return chat_text_add_like(text, how == CHAT_CASE_UPPER ? "SS" : "Ss", 2, from, r->em);
     if (loc) {
         cp = (uint32_t)(up ? towupper_l((wint_t)cp, loc) : towlower_l((wint_t)cp, loc));
     } else if (cp < 0x80 && letter) {
         cp = up ? cp & ~0x20u : cp | 0x20u;
     }
-    return buf_append(text, utf8, utf8_encode(cp, utf8), r->em);
+    return chat_text_add_like(text, utf8, utf8_encode(cp, utf8), from, r->em);
 }
 
 strata_err chat_change_case(struct chat_run *r, struct chat_str s, enum chat_case how, struct chat_value *out) {
     /* The C library's tables of the one locale that is always there; without it, ASCII alone changes. */
     locale_t loc = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
-    struct buf text;
+    struct chat_text text;
     bool in_word = false;
     strata_err rc = chat_step(r, s.len / 16);
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < s.len && rc == STRATA_OK;) {
         uint32_t cp;
         size_t n = utf8_decode(s.ptr + i, s.len - i, &cp);
-        rc = n ? add_in_case(r, cp, how, &in_word, loc, &text) : buf_append(&text, s.ptr + i, 1, r->em);
+        rc = n ? add_in_case(r, cp, s.ptr + i, how, &in_word, loc, &text) : chat_text_add(&text, s.ptr + i, 1, r->em);
         i += n ? n : 1;
     }
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     if (loc) freelocale(loc);
     return rc;
 }
@@ -313,17 +314,17 @@ static strata_err str_count(ARGS) {
 
 static strata_err str_join(ARGS) {
     struct chat_list *items;
-    struct buf text;
+    struct chat_text text;
     strata_err rc = chat_iterate(r, arg[0], &items);
     if (rc != STRATA_OK) return rc;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < items->len && rc == STRATA_OK; i++) {
-        if (i > 0) rc = buf_append(&text, self->s.ptr, self->s.len, r->em);
+        if (i > 0) rc = chat_text_add(&text, self->s.ptr, self->s.len, r->em);
         if (rc == STRATA_OK) rc = want_string(r, &items->item[i], "join");
-        if (rc == STRATA_OK) rc = buf_append(&text, items->item[i].s.ptr, items->item[i].s.len, r->em);
+        if (rc == STRATA_OK) rc = chat_text_add(&text, items->item[i].s.ptr, items->item[i].s.len, r->em);
     }
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 

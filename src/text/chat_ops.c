@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-strata_err chat_take(struct chat_run *r, struct buf *b, struct chat_value *out) {
-    return chat_string_copy(r->arena, buf_cstr(b), b->len, out, r->em);
+strata_err chat_take(struct chat_run *r, const struct chat_text *t, struct chat_value *out) {
+    return chat_text_take(t, out, r->em);
 }
 
 strata_err chat_to_string(struct chat_run *r, const struct chat_value *v, struct chat_value *out) {
@@ -14,12 +14,12 @@ strata_err chat_to_string(struct chat_run *r, const struct chat_value *v, struct
         *out = *v;
         return STRATA_OK;
     }
-    struct buf text;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    struct chat_text text;
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     strata_err rc = chat_value_print(v, &text, r->em);
-    if (rc == STRATA_OK) rc = chat_step(r, text.len / 64);
+    if (rc == STRATA_OK) rc = chat_step(r, text.text.len / 64);
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -40,16 +40,24 @@ static strata_err bad_operands(struct chat_run *r, enum chat_op op, const struct
                       chat_value_kind_name(a), chat_value_kind_name(b));
 }
 
+/* Bytes and their marks, to a place in the arena. */
+static strata_err copy_bytes(struct chat_run *r, char *to, const struct chat_str *s) {
+    if (s->len == 0) return STRATA_OK;
+    memcpy(to, s->ptr, s->len);
+    const unsigned char *marks = chat_arena_marks(r->arena, s->ptr);
+    return marks ? chat_arena_mark(r->arena, to, marks, s->len, r->em) : STRATA_OK;
+}
+
 static strata_err concat(struct chat_run *r, const struct chat_str *a, const struct chat_str *b,
                          struct chat_value *out) {
     strata_err rc = chat_step(r, (a->len + b->len) / 64);
     if (rc != STRATA_OK) return rc;
     char *p = chat_arena_alloc(r->arena, a->len + b->len + 1, r->em);
     if (!p) return r->em->code;
-    if (a->len) memcpy(p, a->ptr, a->len);
-    if (b->len) memcpy(p + a->len, b->ptr, b->len);
-    *out = chat_string(p, a->len + b->len);
-    return STRATA_OK;
+    rc = copy_bytes(r, p, a);
+    if (rc == STRATA_OK) rc = copy_bytes(r, p + a->len, b);
+    if (rc == STRATA_OK) *out = chat_string(p, a->len + b->len);
+    return rc;
 }
 
 static int64_t whole(const struct chat_value *v) {
@@ -135,9 +143,9 @@ static strata_err repeat(struct chat_run *r, const struct chat_value *what, int6
     if (what->kind == CHAT_STRING) {
         char *p = chat_arena_alloc(r->arena, total + 1, r->em);
         if (!p) return r->em->code;
-        for (size_t i = 0; i < n && unit; i++) memcpy(p + i * unit, what->s.ptr, unit);
+        for (size_t i = 0; i < n && unit && rc == STRATA_OK; i++) rc = copy_bytes(r, p + i * unit, &what->s);
         *out = chat_string(p, total);
-        return STRATA_OK;
+        return rc;
     }
     rc = chat_list_new(r->arena, out, r->em);
     for (size_t i = 0; i < total && rc == STRATA_OK; i++) {
@@ -150,17 +158,17 @@ static strata_err repeat(struct chat_run *r, const struct chat_value *what, int6
 static strata_err format(struct chat_run *r, struct chat_str f, const struct chat_value *arg, struct chat_value *out) {
     bool many = arg->kind == CHAT_LIST && arg->list->tuple;
     size_t used = 0, n = many ? arg->list->len : 1;
-    struct buf text;
+    struct chat_text text;
     strata_err rc = STRATA_OK;
-    buf_init(&text, CHAT_OUTPUT_MAX);
+    chat_text_init(&text, r->arena, CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < f.len && rc == STRATA_OK; i++) {
         if (f.ptr[i] != '%') {
-            rc = buf_append(&text, f.ptr + i, 1, r->em);
+            rc = chat_text_add(&text, f.ptr + i, 1, r->em);
             continue;
         }
         char c = ++i < f.len ? f.ptr[i] : 0;
         if (c == '%') {
-            rc = buf_append(&text, "%", 1, r->em);
+            rc = chat_text_add(&text, "%", 1, r->em);
             continue;
         }
         const struct chat_value *v = used < n ? (many ? &arg->list->item[used] : arg) : NULL;
@@ -176,7 +184,7 @@ static strata_err format(struct chat_run *r, struct chat_str f, const struct cha
     }
     if (rc == STRATA_OK && many && used != n) rc = chat_error(r, STRATA_EINVAL, "a format has too many arguments");
     if (rc == STRATA_OK) rc = chat_take(r, &text, out);
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -399,16 +407,16 @@ strata_err chat_slice(struct chat_run *r, const struct chat_value *of, const str
     struct chat_list *chars = NULL;
     rc = text ? chat_iterate(r, of, &chars) : STRATA_OK;
     const struct chat_list *items = text ? chars : of->list;
-    struct buf joined;
-    buf_init(&joined, CHAT_OUTPUT_MAX);
+    struct chat_text joined;
+    chat_text_init(&joined, r->arena, CHAT_OUTPUT_MAX);
     if (rc == STRATA_OK) rc = chat_list_new(r->arena, out, r->em);
     for (int64_t i = a; rc == STRATA_OK && (by > 0 ? i < b : i > b); i += by) {
         const struct chat_value *v = &items->item[i];
-        rc = text ? buf_append(&joined, v->s.ptr, v->s.len, r->em) : chat_list_add(r->arena, out->list, *v, r->em);
+        rc = text ? chat_text_add(&joined, v->s.ptr, v->s.len, r->em) : chat_list_add(r->arena, out->list, *v, r->em);
     }
     if (rc == STRATA_OK && text) rc = chat_take(r, &joined, out);
     if (rc == STRATA_OK && !text) out->list->tuple = of->list->tuple;
-    buf_deinit(&joined);
+    chat_text_deinit(&joined);
     return rc;
 }
 

@@ -1,7 +1,7 @@
 /* Values of chat templates as text: what `{{ }}` prints, Python's repr inside containers, and JSON. See chat_value.h.
  */
 #include "base/utf8.h"
-#include "text/chat_value.h"
+#include "text/chat_text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,11 +10,11 @@
 #include <string.h>
 
 /* The shortest decimal that reads back as f, in Python's form: 1.0, 0.1, 1e-05, 1e+16, inf. */
-static strata_err print_float(double f, bool json, struct buf *out, struct strata_errmsg *em) {
-    if (isnan(f)) return buf_append_str(out, json ? "NaN" : "nan", em);
+static strata_err print_float(double f, bool json, struct chat_text *out, struct strata_errmsg *em) {
+    if (isnan(f)) return chat_text_add_str(out, json ? "NaN" : "nan", em);
     if (isinf(f)) {
-        if (f < 0 && buf_append_str(out, "-", em) != STRATA_OK) return em->code;
-        return buf_append_str(out, json ? "Infinity" : "inf", em);
+        if (f < 0 && chat_text_add_str(out, "-", em) != STRATA_OK) return em->code;
+        return chat_text_add_str(out, json ? "Infinity" : "inf", em);
     }
     char sci[40];
     for (int digits = 0; digits < 17; digits++) {
@@ -25,110 +25,117 @@ static strata_err print_float(double f, bool json, struct buf *out, struct strat
     int exp = e ? (int)strtol(e + 1, NULL, 10) : 0;
     int decimals = e ? (int)(e - sci) - (sci[0] == '-') - 2 : 0; /* digits after the first */
     if (decimals < 0) decimals = 0;
-    if (exp < -4 || exp >= 16) return buf_append_str(out, sci, em);
-    return buf_printf(out, em, "%.*f", decimals - exp > 1 ? decimals - exp : 1, f);
+    if (exp < -4 || exp >= 16) return chat_text_add_str(out, sci, em);
+    return chat_text_printf(out, em, "%.*f", decimals - exp > 1 ? decimals - exp : 1, f);
 }
 
-static strata_err repr_string(struct chat_str s, struct buf *out, struct strata_errmsg *em) {
+static strata_err repr_string(struct chat_str s, struct chat_text *out, struct strata_errmsg *em) {
     bool single = memchr(s.ptr, '\'', s.len) != NULL, twice = memchr(s.ptr, '"', s.len) != NULL;
     char quote = single && !twice ? '"' : '\'';
-    strata_err rc = buf_append(out, &quote, 1, em);
+    strata_err rc = chat_text_add(out, &quote, 1, em);
     for (size_t i = 0; i < s.len && rc == STRATA_OK; i++) {
         unsigned char c = (unsigned char)s.ptr[i];
+        char e[8];
+        int n = 0;
         if (c == quote || c == '\\') {
-            rc = buf_printf(out, em, "\\%c", c);
+            n = snprintf(e, sizeof e, "\\%c", c);
         } else if (c == '\n' || c == '\r' || c == '\t') {
-            rc = buf_printf(out, em, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+            n = snprintf(e, sizeof e, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         } else if (c < 0x20 || c == 0x7F) {
-            rc = buf_printf(out, em, "\\x%02x", c);
-        } else {
-            rc = buf_append(out, s.ptr + i, 1, em);
+            n = snprintf(e, sizeof e, "\\x%02x", c);
         }
+        rc = n ? chat_text_add_like(out, e, (size_t)n, s.ptr + i, em) : chat_text_add(out, s.ptr + i, 1, em);
     }
-    return rc == STRATA_OK ? buf_append(out, &quote, 1, em) : rc;
+    return rc == STRATA_OK ? chat_text_add(out, &quote, 1, em) : rc;
 }
 
-static strata_err print(const struct chat_value *v, bool quoted, int depth, struct buf *out, struct strata_errmsg *em);
+static strata_err print(const struct chat_value *v, bool quoted, int depth, struct chat_text *out,
+                        struct strata_errmsg *em);
 
-static strata_err print_list(const struct chat_list *l, int depth, struct buf *out, struct strata_errmsg *em) {
-    strata_err rc = buf_append_str(out, l->tuple ? "(" : "[", em);
+static strata_err print_list(const struct chat_list *l, int depth, struct chat_text *out, struct strata_errmsg *em) {
+    strata_err rc = chat_text_add_str(out, l->tuple ? "(" : "[", em);
     for (size_t i = 0; i < l->len && rc == STRATA_OK; i++) {
-        if (i > 0) rc = buf_append_str(out, ", ", em);
+        if (i > 0) rc = chat_text_add_str(out, ", ", em);
         if (rc == STRATA_OK) rc = print(&l->item[i], true, depth + 1, out, em);
     }
     if (rc != STRATA_OK) return rc;
-    return buf_append_str(out, !l->tuple ? "]" : l->len == 1 ? ",)" : ")", em);
+    return chat_text_add_str(out, !l->tuple ? "]" : l->len == 1 ? ",)" : ")", em);
 }
 
-static strata_err print_dict(const struct chat_dict *d, int depth, struct buf *out, struct strata_errmsg *em) {
-    strata_err rc = buf_append_str(out, "{", em);
+static strata_err print_dict(const struct chat_dict *d, int depth, struct chat_text *out, struct strata_errmsg *em) {
+    strata_err rc = chat_text_add_str(out, "{", em);
     for (size_t i = 0; i < d->len && rc == STRATA_OK; i++) {
-        if (i > 0) rc = buf_append_str(out, ", ", em);
+        if (i > 0) rc = chat_text_add_str(out, ", ", em);
         if (rc == STRATA_OK) rc = print(&d->entry[i].key, true, depth + 1, out, em);
-        if (rc == STRATA_OK) rc = buf_append_str(out, ": ", em);
+        if (rc == STRATA_OK) rc = chat_text_add_str(out, ": ", em);
         if (rc == STRATA_OK) rc = print(&d->entry[i].value, true, depth + 1, out, em);
     }
-    return rc == STRATA_OK ? buf_append_str(out, "}", em) : rc;
+    return rc == STRATA_OK ? chat_text_add_str(out, "}", em) : rc;
 }
 
-static strata_err print(const struct chat_value *v, bool quoted, int depth, struct buf *out, struct strata_errmsg *em) {
+static strata_err print(const struct chat_value *v, bool quoted, int depth, struct chat_text *out,
+                        struct strata_errmsg *em) {
     if (depth > CHAT_VALUE_DEPTH_MAX) {
         return err_set(em, STRATA_ELIMIT, "a value is nested more than %d levels deep", CHAT_VALUE_DEPTH_MAX);
     }
     switch (v->kind) {
-    case CHAT_UNDEFINED: return quoted ? buf_append_str(out, "Undefined", em) : STRATA_OK;
-    case CHAT_NONE: return buf_append_str(out, "None", em);
-    case CHAT_BOOL: return buf_append_str(out, v->b ? "True" : "False", em);
-    case CHAT_INT: return buf_printf(out, em, "%" PRId64, v->i);
+    case CHAT_UNDEFINED: return quoted ? chat_text_add_str(out, "Undefined", em) : STRATA_OK;
+    case CHAT_NONE: return chat_text_add_str(out, "None", em);
+    case CHAT_BOOL: return chat_text_add_str(out, v->b ? "True" : "False", em);
+    case CHAT_INT: return chat_text_printf(out, em, "%" PRId64, v->i);
     case CHAT_FLOAT: return print_float(v->f, false, out, em);
-    case CHAT_STRING: return quoted ? repr_string(v->s, out, em) : buf_append(out, v->s.ptr, v->s.len, em);
+    case CHAT_STRING: return quoted ? repr_string(v->s, out, em) : chat_text_add(out, v->s.ptr, v->s.len, em);
     case CHAT_LIST: return print_list(v->list, depth, out, em);
     case CHAT_DICT: return print_dict(v->dict, depth, out, em);
     default: return err_set(em, STRATA_EUNSUPPORTED, "a %s cannot be printed", chat_value_kind_name(v));
     }
 }
 
-strata_err chat_value_print(const struct chat_value *v, struct buf *out, struct strata_errmsg *em) {
+strata_err chat_value_print(const struct chat_value *v, struct chat_text *out, struct strata_errmsg *em) {
     return print(v, false, 0, out, em);
 }
 
 /* ---- JSON ---- */
 
-static strata_err json_char(uint32_t cp, struct buf *out, struct strata_errmsg *em) {
-    if (cp < 0x10000) return buf_printf(out, em, "\\u%04x", cp);
+/* \uXXXX, twice beyond the basic plane; e holds 16 bytes. */
+static int json_char(uint32_t cp, char *e) {
+    if (cp < 0x10000) return snprintf(e, 16, "\\u%04x", cp);
     cp -= 0x10000;
-    return buf_printf(out, em, "\\u%04x\\u%04x", 0xD800 + (cp >> 10), 0xDC00 + (cp & 0x3FF));
+    return snprintf(e, 16, "\\u%04x\\u%04x", 0xD800 + (cp >> 10), 0xDC00 + (cp & 0x3FF));
 }
 
-static strata_err json_string_of(struct chat_str s, bool ascii, struct buf *out, struct strata_errmsg *em) {
+static strata_err json_string_of(struct chat_str s, bool ascii, struct chat_text *out, struct strata_errmsg *em) {
     static const char special[] = "\"\\\n\r\t\b\f", letter[] = "\"\\nrtbf";
-    strata_err rc = buf_append_str(out, "\"", em);
+    strata_err rc = chat_text_add_str(out, "\"", em);
     for (size_t i = 0; i < s.len && rc == STRATA_OK;) {
         uint32_t cp;
         size_t n = utf8_decode(s.ptr + i, s.len - i, &cp);
         const char *at = n == 1 && cp ? strchr(special, (int)cp) : NULL;
+        char e[16];
+        int escaped = 0;
         if (at) {
-            rc = buf_printf(out, em, "\\%c", letter[at - special]);
+            escaped = snprintf(e, sizeof e, "\\%c", letter[at - special]);
         } else if ((n == 1 && cp < 0x20) || (ascii && n > 0 && cp >= 0x7F)) {
-            rc = json_char(cp, out, em);
-        } else {
-            rc = buf_append(out, s.ptr + i, n ? n : 1, em);
+            escaped = json_char(cp, e);
         }
+        rc = escaped ? chat_text_add_like(out, e, (size_t)escaped, s.ptr + i, em)
+                     : chat_text_add(out, s.ptr + i, n ? n : 1, em);
         i += n ? n : 1;
     }
-    return rc == STRATA_OK ? buf_append_str(out, "\"", em) : rc;
+    return rc == STRATA_OK ? chat_text_add_str(out, "\"", em) : rc;
 }
 
 struct json_out {
     const struct chat_json_style *style;
-    struct buf *out;
+    struct chat_text *out;
     struct strata_errmsg *em;
 };
 
 static strata_err json_break(const struct json_out *j, int depth) {
     if (j->style->indent < 0) return STRATA_OK;
-    strata_err rc = buf_append_str(j->out, "\n", j->em);
-    for (int64_t i = 0; i < j->style->indent * depth && rc == STRATA_OK; i++) rc = buf_append_str(j->out, " ", j->em);
+    strata_err rc = chat_text_add_str(j->out, "\n", j->em);
+    for (int64_t i = 0; i < j->style->indent * depth && rc == STRATA_OK; i++)
+        rc = chat_text_add_str(j->out, " ", j->em);
     return rc;
 }
 
@@ -136,18 +143,18 @@ static strata_err json_value(const struct json_out *j, const struct chat_value *
 
 /* Between elements: the separator, without its trailing space when each stands on its own line. */
 static strata_err json_next(const struct json_out *j, bool first, int depth) {
-    strata_err rc = first ? STRATA_OK : buf_append(j->out, j->style->item_sep.ptr, j->style->item_sep.len, j->em);
+    strata_err rc = first ? STRATA_OK : chat_text_add(j->out, j->style->item_sep.ptr, j->style->item_sep.len, j->em);
     return rc == STRATA_OK ? json_break(j, depth) : rc;
 }
 
 static strata_err json_list(const struct json_out *j, const struct chat_list *l, int depth) {
-    strata_err rc = buf_append_str(j->out, "[", j->em);
+    strata_err rc = chat_text_add_str(j->out, "[", j->em);
     for (size_t i = 0; i < l->len && rc == STRATA_OK; i++) {
         rc = json_next(j, i == 0, depth + 1);
         if (rc == STRATA_OK) rc = json_value(j, &l->item[i], depth + 1);
     }
     if (rc == STRATA_OK && l->len > 0) rc = json_break(j, depth);
-    return rc == STRATA_OK ? buf_append_str(j->out, "]", j->em) : rc;
+    return rc == STRATA_OK ? chat_text_add_str(j->out, "]", j->em) : rc;
 }
 
 static int by_key(const void *a, const void *b) {
@@ -157,15 +164,15 @@ static int by_key(const void *a, const void *b) {
 }
 
 static strata_err json_key(const struct json_out *j, const struct chat_value *key) {
-    struct buf text;
+    struct chat_text text;
     if (key->kind == CHAT_STRING) return json_string_of(key->s, j->style->ascii, j->out, j->em);
-    buf_init(&text, 64);
+    chat_text_init(&text, j->out->arena, 64);
     const struct json_out inner = {j->style, &text, j->em};
     strata_err rc = json_value(&inner, key, 0);
     if (rc == STRATA_OK) {
-        rc = json_string_of((struct chat_str){buf_cstr(&text), text.len}, j->style->ascii, j->out, j->em);
+        rc = json_string_of((struct chat_str){buf_cstr(&text.text), text.text.len}, j->style->ascii, j->out, j->em);
     }
-    buf_deinit(&text);
+    chat_text_deinit(&text);
     return rc;
 }
 
@@ -185,15 +192,15 @@ static strata_err json_dict(const struct json_out *j, const struct chat_dict *d,
         qsort(sorted, d->len, sizeof *sorted, by_key);
         entry = sorted;
     }
-    rc = buf_append_str(j->out, "{", j->em);
+    rc = chat_text_add_str(j->out, "{", j->em);
     for (size_t i = 0; i < d->len && rc == STRATA_OK; i++) {
         rc = json_next(j, i == 0, depth + 1);
         if (rc == STRATA_OK) rc = json_key(j, &entry[i].key);
-        if (rc == STRATA_OK) rc = buf_append(j->out, j->style->key_sep.ptr, j->style->key_sep.len, j->em);
+        if (rc == STRATA_OK) rc = chat_text_add(j->out, j->style->key_sep.ptr, j->style->key_sep.len, j->em);
         if (rc == STRATA_OK) rc = json_value(j, &entry[i].value, depth + 1);
     }
     if (rc == STRATA_OK && d->len > 0) rc = json_break(j, depth);
-    if (rc == STRATA_OK) rc = buf_append_str(j->out, "}", j->em);
+    if (rc == STRATA_OK) rc = chat_text_add_str(j->out, "}", j->em);
     free(sorted);
     return rc;
 }
@@ -203,9 +210,9 @@ static strata_err json_value(const struct json_out *j, const struct chat_value *
         return err_set(j->em, STRATA_ELIMIT, "a value is nested more than %d levels deep", CHAT_VALUE_DEPTH_MAX);
     }
     switch (v->kind) {
-    case CHAT_NONE: return buf_append_str(j->out, "null", j->em);
-    case CHAT_BOOL: return buf_append_str(j->out, v->b ? "true" : "false", j->em);
-    case CHAT_INT: return buf_printf(j->out, j->em, "%" PRId64, v->i);
+    case CHAT_NONE: return chat_text_add_str(j->out, "null", j->em);
+    case CHAT_BOOL: return chat_text_add_str(j->out, v->b ? "true" : "false", j->em);
+    case CHAT_INT: return chat_text_printf(j->out, j->em, "%" PRId64, v->i);
     case CHAT_FLOAT: return print_float(v->f, true, j->out, j->em);
     case CHAT_STRING: return json_string_of(v->s, j->style->ascii, j->out, j->em);
     case CHAT_LIST: return json_list(j, v->list, depth);
@@ -214,7 +221,7 @@ static strata_err json_value(const struct json_out *j, const struct chat_value *
     }
 }
 
-strata_err chat_value_json(const struct chat_value *v, const struct chat_json_style *style, struct buf *out,
+strata_err chat_value_json(const struct chat_value *v, const struct chat_json_style *style, struct chat_text *out,
                            struct strata_errmsg *em) {
     const struct json_out j = {style, out, em};
     return json_value(&j, v, 0);

@@ -9,6 +9,7 @@ enum { BLOCK = 32 * 1024, ALIGN = 16 };
 struct chat_arena_block {
     struct chat_arena_block *next;
     size_t used, cap;
+    unsigned char *marks; /* one for each byte of data; NULL: none is marked */
     _Alignas(16) unsigned char data[];
 };
 
@@ -19,10 +20,52 @@ void chat_arena_init(struct chat_arena *a, size_t max) {
 void chat_arena_deinit(struct chat_arena *a) {
     while (a->block) {
         struct chat_arena_block *next = a->block->next;
+        free(a->block->marks);
         free(a->block);
         a->block = next;
     }
-    a->used = 0;
+    free(a->sorted);
+    *a = (struct chat_arena){.max = a->max, .marking = a->marking};
+}
+
+/* How many blocks begin at or before an address. */
+static size_t blocks_before(const struct chat_arena *a, const void *ptr) {
+    size_t lo = 0, hi = a->n_blocks;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if ((uintptr_t)a->sorted[mid] <= (uintptr_t)ptr) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static struct chat_arena_block *block_of(const struct chat_arena *a, const char *ptr) {
+    size_t n = blocks_before(a, ptr);
+    struct chat_arena_block *b = n > 0 ? a->sorted[n - 1] : NULL;
+    return b && (uintptr_t)ptr >= (uintptr_t)b->data && (uintptr_t)ptr < (uintptr_t)(b->data + b->used) ? b : NULL;
+}
+
+static struct chat_arena_block *new_block(struct chat_arena *a, size_t cap) {
+    if (a->n_blocks == a->blocks_cap) {
+        size_t more = a->blocks_cap ? 2 * a->blocks_cap : 64;
+        struct chat_arena_block **p = realloc(a->sorted, more * sizeof *p);
+        if (!p) return NULL;
+        a->sorted = p;
+        a->blocks_cap = more;
+    }
+    struct chat_arena_block *b = calloc(1, sizeof *b + cap);
+    if (!b) return NULL;
+    b->cap = cap;
+    b->next = a->block;
+    a->block = b;
+    size_t at = blocks_before(a, b);
+    memmove(a->sorted + at + 1, a->sorted + at, (a->n_blocks - at) * sizeof *a->sorted);
+    a->sorted[at] = b;
+    a->n_blocks++;
+    return b;
 }
 
 void *chat_arena_alloc(struct chat_arena *a, size_t n, struct strata_errmsg *em) {
@@ -33,20 +76,37 @@ void *chat_arena_alloc(struct chat_arena *a, size_t n, struct strata_errmsg *em)
     n = (n + ALIGN - 1) / ALIGN * ALIGN;
     struct chat_arena_block *b = a->block;
     if (!b || b->cap - b->used < n) {
-        size_t cap = n > BLOCK ? n : BLOCK;
-        b = calloc(1, sizeof *b + cap);
+        b = new_block(a, n > BLOCK ? n : BLOCK);
         if (!b) {
             err_nomem(em, "a chat template");
             return NULL;
         }
-        b->cap = cap;
-        b->next = a->block;
-        a->block = b;
     }
     void *p = b->data + b->used;
     b->used += n;
     a->used += n;
     return p;
+}
+
+const unsigned char *chat_arena_marks(const struct chat_arena *a, const char *ptr) {
+    if (!a->marking) return NULL;
+    const struct chat_arena_block *b = block_of(a, ptr);
+    return b && b->marks ? b->marks + ((const unsigned char *)ptr - b->data) : NULL;
+}
+
+strata_err chat_arena_mark(struct chat_arena *a, const char *ptr, const unsigned char *marks, size_t len,
+                           struct strata_errmsg *em) {
+    struct chat_arena_block *b = len && a->marking ? block_of(a, ptr) : NULL;
+    if (!b) return STRATA_OK;
+    if (!b->marks) b->marks = calloc(b->cap, 1);
+    if (!b->marks) return err_nomem(em, "the marks of a text");
+    unsigned char *at = b->marks + ((const unsigned char *)ptr - b->data);
+    if (marks) {
+        memcpy(at, marks, len);
+    } else {
+        memset(at, 1, len);
+    }
+    return STRATA_OK;
 }
 
 bool chat_str_eq(struct chat_str s, const char *text) {
@@ -59,7 +119,8 @@ strata_err chat_string_copy(struct chat_arena *a, const char *ptr, size_t len, s
     if (!copy) return em->code;
     if (len) memcpy(copy, ptr, len);
     *out = chat_string(copy, len);
-    return STRATA_OK;
+    const unsigned char *marks = len ? chat_arena_marks(a, ptr) : NULL;
+    return marks ? chat_arena_mark(a, copy, marks, len, em) : STRATA_OK;
 }
 
 strata_err chat_list_new(struct chat_arena *a, struct chat_value *out, struct strata_errmsg *em) {
@@ -132,22 +193,31 @@ strata_err chat_dict_set(struct chat_arena *a, struct chat_dict *d, struct chat_
     return STRATA_OK;
 }
 
-static strata_err from_json(struct chat_arena *a, const json_t *json, int depth, struct chat_value *out,
+/* A string of the JSON: borrowed, or a marked copy. */
+static strata_err text(struct chat_arena *a, const char *s, size_t len, bool mark, struct chat_value *out,
+                       struct strata_errmsg *em) {
+    *out = chat_string(s, len);
+    if (!mark) return STRATA_OK;
+    strata_err rc = chat_string_copy(a, s, len, out, em);
+    return rc == STRATA_OK ? chat_arena_mark(a, out->s.ptr, NULL, len, em) : rc;
+}
+
+static strata_err from_json(struct chat_arena *a, const json_t *json, bool mark, int depth, struct chat_value *out,
                             struct strata_errmsg *em);
 
-static strata_err from_array(struct chat_arena *a, const json_t *json, int depth, struct chat_value *out,
+static strata_err from_array(struct chat_arena *a, const json_t *json, bool mark, int depth, struct chat_value *out,
                              struct strata_errmsg *em) {
     strata_err rc = chat_list_new(a, out, em);
     for (size_t i = 0; i < json_array_size(json) && rc == STRATA_OK; i++) {
         struct chat_value v;
-        rc = from_json(a, json_array_get(json, i), depth + 1, &v, em);
+        rc = from_json(a, json_array_get(json, i), mark, depth + 1, &v, em);
         if (rc == STRATA_OK) rc = chat_list_add(a, out->list, v, em);
     }
     return rc;
 }
 
 /* Keys of a JSON object are distinct already, so that they need no search. */
-static strata_err from_object(struct chat_arena *a, const json_t *json, int depth, struct chat_value *out,
+static strata_err from_object(struct chat_arena *a, const json_t *json, bool mark, int depth, struct chat_value *out,
                               struct strata_errmsg *em) {
     strata_err rc = chat_dict_new(a, CHAT_DICT, out, em);
     if (rc != STRATA_OK) return rc;
@@ -160,22 +230,22 @@ static strata_err from_object(struct chat_arena *a, const json_t *json, int dept
          it = json_object_iter_next((json_t *)(uintptr_t)json, it)) {
         const char *key = json_object_iter_key(it);
         struct chat_entry *e = &d->entry[d->len];
-        e->key = chat_string(key, strlen(key));
-        rc = from_json(a, json_object_iter_value(it), depth + 1, &e->value, em);
+        rc = text(a, key, strlen(key), mark, &e->key, em);
+        if (rc == STRATA_OK) rc = from_json(a, json_object_iter_value(it), mark, depth + 1, &e->value, em);
         d->len++;
     }
     return rc;
 }
 
-static strata_err from_json(struct chat_arena *a, const json_t *json, int depth, struct chat_value *out,
+static strata_err from_json(struct chat_arena *a, const json_t *json, bool mark, int depth, struct chat_value *out,
                             struct strata_errmsg *em) {
     if (depth > CHAT_VALUE_DEPTH_MAX) {
         return err_set(em, STRATA_ELIMIT, "a message is nested more than %d levels deep", CHAT_VALUE_DEPTH_MAX);
     }
     switch (json_typeof(json)) {
-    case JSON_OBJECT: return from_object(a, json, depth, out, em);
-    case JSON_ARRAY: return from_array(a, json, depth, out, em);
-    case JSON_STRING: *out = chat_string(json_string_value(json), json_string_length(json)); break;
+    case JSON_OBJECT: return from_object(a, json, mark, depth, out, em);
+    case JSON_ARRAY: return from_array(a, json, mark, depth, out, em);
+    case JSON_STRING: return text(a, json_string_value(json), json_string_length(json), mark, out, em);
     case JSON_INTEGER: *out = chat_int(json_integer_value(json)); break;
     case JSON_REAL: *out = chat_float(json_real_value(json)); break;
     case JSON_TRUE: *out = chat_bool(true); break;
@@ -185,9 +255,9 @@ static strata_err from_json(struct chat_arena *a, const json_t *json, int depth,
     return STRATA_OK;
 }
 
-strata_err chat_value_from_json(struct chat_arena *a, const json_t *json, struct chat_value *out,
+strata_err chat_value_from_json(struct chat_arena *a, const json_t *json, bool mark, struct chat_value *out,
                                 struct strata_errmsg *em) {
-    return from_json(a, json, 0, out, em);
+    return from_json(a, json, mark, 0, out, em);
 }
 
 bool chat_value_is_number(const struct chat_value *v) {

@@ -18,13 +18,23 @@ enum { CHAT_VALUE_DEPTH_MAX = 64 /* lists and dicts in one another */ };
 
 struct chat_arena {
     struct chat_arena_block *block;
+    struct chat_arena_block **sorted; /* all blocks by address */
+    size_t n_blocks, blocks_cap;
     size_t used, max; /* bytes */
+    bool marking;     /* whether bytes may be marked */
 };
 
 void chat_arena_init(struct chat_arena *a, size_t max);
 void chat_arena_deinit(struct chat_arena *a);
 /* Zeroed memory, aligned for any value; NULL (with em filled) beyond the maximum. */
 void *chat_arena_alloc(struct chat_arena *a, size_t n, struct strata_errmsg *em);
+
+/* Marks of bytes (see chat_text.h): 1 for each byte that came from the conversation. Those of the bytes at ptr, or NULL
+ * when ptr is not in the arena or nothing near it is marked. */
+const unsigned char *chat_arena_marks(const struct chat_arena *a, const char *ptr);
+/* Sets the marks of len bytes of one allocation: to those given, or to 1 when marks is NULL. */
+strata_err chat_arena_mark(struct chat_arena *a, const char *ptr, const unsigned char *marks, size_t len,
+                           struct strata_errmsg *em);
 
 struct chat_str {
     const char *ptr; /* not NUL-terminated */
@@ -106,7 +116,7 @@ static inline struct chat_value chat_undefined(struct chat_str what) {
     return (struct chat_value){.kind = CHAT_UNDEFINED, .s = what};
 }
 
-/* A copy of the bytes in the arena. */
+/* A copy of the bytes in the arena, marked as they are. */
 strata_err chat_string_copy(struct chat_arena *a, const char *ptr, size_t len, struct chat_value *out,
                             struct strata_errmsg *em);
 strata_err chat_list_new(struct chat_arena *a, struct chat_value *out, struct strata_errmsg *em);
@@ -119,8 +129,8 @@ strata_err chat_dict_set(struct chat_arena *a, struct chat_dict *d, struct chat_
 const struct chat_value *chat_dict_get(const struct chat_dict *d, struct chat_value key);
 const struct chat_value *chat_dict_get_str(const struct chat_dict *d, struct chat_str key);
 
-/* Strings are borrowed from the JSON, which must outlive the value. */
-strata_err chat_value_from_json(struct chat_arena *a, const json_t *json, struct chat_value *out,
+/* Strings are borrowed from the JSON, which must outlive the value; with `mark`, they are marked copies. */
+strata_err chat_value_from_json(struct chat_arena *a, const json_t *json, bool mark, struct chat_value *out,
                                 struct strata_errmsg *em);
 
 bool chat_value_is_number(const struct chat_value *v); /* booleans count, as in Python */
@@ -132,8 +142,9 @@ const char *chat_value_kind_name(const struct chat_value *v);
 /* The number as a double; only for numbers. */
 double chat_value_number(const struct chat_value *v);
 
+struct chat_text;
 /* What `{{ v }}` prints; containers as Python's repr. */
-strata_err chat_value_print(const struct chat_value *v, struct buf *out, struct strata_errmsg *em);
+strata_err chat_value_print(const struct chat_value *v, struct chat_text *out, struct strata_errmsg *em);
 
 struct chat_json_style {
     int64_t indent; /* -1: one line */
@@ -141,7 +152,7 @@ struct chat_json_style {
     struct chat_str item_sep, key_sep;
 };
 /* JSON as Python's json.dumps writes it. */
-strata_err chat_value_json(const struct chat_value *v, const struct chat_json_style *style, struct buf *out,
+strata_err chat_value_json(const struct chat_value *v, const struct chat_json_style *style, struct chat_text *out,
                            struct strata_errmsg *em);
 
 #endif

@@ -6,8 +6,13 @@
 #include <string.h>
 
 strata_err vocab_new(const struct gguf_reader *meta, struct vocab **out, struct strata_errmsg *em) {
+    return vocab_new_with(meta, 0, out, em);
+}
+
+strata_err vocab_new_with(const struct gguf_reader *meta, unsigned how, struct vocab **out, struct strata_errmsg *em) {
     struct vocab *v = calloc(1, sizeof *v);
     if (!v) return err_nomem(em, "the vocabulary");
+    v->patterns = how & VOCAB_PATTERNS;
     strata_err rc = vocab_load(v, meta, em);
     if (rc == STRATA_OK) {
         *out = v;
@@ -26,6 +31,7 @@ void vocab_free(struct vocab *v) {
     vocab_trie_deinit(&v->all);
     vocab_trie_deinit(&v->user);
     vocab_split_free(v->split);
+    free(v->joins);
     free(v->token);
     free(v->eog);
     free(v);
@@ -50,6 +56,10 @@ bool vocab_add_space_prefix(const struct vocab *v) {
 bool vocab_is_control(const struct vocab *v, int32_t id) {
     if (id < 0 || (uint32_t)id >= v->n) return false;
     return v->token[id].type == VOCAB_TYPE_CONTROL || v->token[id].type == VOCAB_TYPE_UNKNOWN;
+}
+
+bool vocab_is_guarded(const struct vocab *v, int32_t id) {
+    return id >= 0 && (uint32_t)id < v->n && v->token[id].guarded;
 }
 
 bool vocab_is_eog(const struct vocab *v, int32_t id) {
@@ -82,12 +92,13 @@ strata_err vocab_ids_add(struct vocab_ids *ids, int32_t id, struct strata_errmsg
 }
 
 strata_err vocab_work_symbols(struct vocab_work *w, size_t n, struct strata_errmsg *em) {
-    if (n <= w->symbol_cap) return STRATA_OK;
-    struct vocab_symbol *p = realloc(w->symbol, n * sizeof *p);
-    if (!p) return err_nomem(em, "the symbols of a text");
-    w->symbol = p;
-    w->symbol_cap = n;
-    return STRATA_OK;
+    if (n <= w->symbols) return STRATA_OK;
+    free(w->id);
+    free(w->len);
+    w->id = malloc(n * sizeof *w->id);
+    w->len = malloc(n * sizeof *w->len);
+    w->symbols = w->id && w->len ? n : 0;
+    return w->symbols ? STRATA_OK : err_nomem(em, "the symbols of a text");
 }
 
 static strata_err encode_parts(const struct vocab *v, const char *text, const struct vocab_parts *parts,
@@ -110,6 +121,11 @@ static strata_err encode_parts(const struct vocab *v, const char *text, const st
 
 strata_err vocab_encode(const struct vocab *v, const char *text, size_t len, unsigned flags, struct vocab_ids *out,
                         struct strata_errmsg *em) {
+    return vocab_encode_marked(v, text, len, NULL, flags, out, em);
+}
+
+strata_err vocab_encode_marked(const struct vocab *v, const char *text, size_t len, const struct text_spans *own,
+                               unsigned flags, struct vocab_ids *out, struct strata_errmsg *em) {
     struct vocab_parts parts = {0};
     struct vocab_work w = {0};
     size_t before = out->len;
@@ -123,7 +139,7 @@ strata_err vocab_encode(const struct vocab *v, const char *text, size_t len, uns
     }
     if ((flags & VOCAB_ADD_SPECIAL) && v->add_bos) rc = vocab_ids_add(out, v->bos, em);
     if (rc == STRATA_OK) {
-        rc = vocab_partition(v, flags & VOCAB_PARSE_SPECIAL ? &v->all : &v->user, text, len, &parts, em);
+        rc = vocab_partition(v, flags & VOCAB_PARSE_SPECIAL ? &v->all : &v->user, text, len, own, &parts, em);
     }
     if (rc == STRATA_OK) rc = encode_parts(v, text, &parts, &w, out, em);
     if (rc == STRATA_OK && (flags & VOCAB_ADD_SPECIAL) && v->add_eos) rc = vocab_ids_add(out, v->eos, em);
@@ -131,8 +147,9 @@ out:
     if (rc != STRATA_OK) out->len = before;
     vocab_parts_deinit(&parts);
     vocab_split_work_deinit(&w.split);
-    vocab_heap_deinit(&w.heap);
-    free(w.symbol);
+    vocab_queue_deinit(&w.queue);
+    free(w.id);
+    free(w.len);
     buf_deinit(&w.text);
     buf_deinit(&w.piece);
     return rc;

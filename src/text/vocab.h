@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "gguf/gguf_reader.h"
+#include "text/spans.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +19,10 @@
 struct vocab;
 
 strata_err vocab_new(const struct gguf_reader *meta, struct vocab **out, struct strata_errmsg *em);
+enum {
+    VOCAB_PATTERNS = 1, /* cut text with the patterns themselves even where there is a faster way: for tests */
+};
+strata_err vocab_new_with(const struct gguf_reader *meta, unsigned how, struct vocab **out, struct strata_errmsg *em);
 void vocab_free(struct vocab *v);
 
 uint32_t vocab_size(const struct vocab *v);
@@ -52,6 +57,17 @@ enum {
  */
 strata_err vocab_encode(const struct vocab *v, const char *text, size_t len, unsigned flags, struct vocab_ids *out,
                         struct strata_errmsg *em);
+
+/*
+ * The same for a prompt of which the parts in `own` came from a conversation (chat_template_render_marked): with
+ * VOCAB_PARSE_SPECIAL, text becomes a control token only where no byte of it stands in such a part. User-defined tokens
+ * match everywhere. own may be NULL: no such parts.
+ */
+strata_err vocab_encode_marked(const struct vocab *v, const char *text, size_t len, const struct text_spans *own,
+                               unsigned flags, struct vocab_ids *out, struct strata_errmsg *em);
+/* Whether a token is one that text of a conversation must never become: control and unknown tokens by the file or by
+ * their text, those included that are shown and matched as text. False for an id out of range. */
+bool vocab_is_guarded(const struct vocab *v, int32_t id);
 
 /* Appends the bytes of one token: maybe part of a character. Control tokens give nothing unless `special`. */
 strata_err vocab_piece(const struct vocab *v, int32_t id, bool special, struct buf *out, struct strata_errmsg *em);

@@ -1,6 +1,6 @@
 /*
- * Byte-level BPE (`gpt2`): text is cut into pieces (vocab_split.h), and in each piece the pair of neighbouring symbols
- * with the lowest rank is merged, leftmost first, until none is left. Symbols begin as single bytes.
+ * Byte-level BPE (`gpt2`): text is cut into pieces (vocab_split.h), and in each piece neighbouring symbols are merged
+ * by rank (vocab_merge.c). Symbols begin as single bytes.
  *
  * In the file each byte of a token is written as one printable character: itself when it is printable Latin-1, else one
  * from U+0100 on. This file owns that mapping. It refuses vocabularies whose merges name anything but tokens.
@@ -9,8 +9,6 @@
 #include "text/vocab_impl.h"
 
 #include <string.h>
-
-enum { SMALL = 48 /* symbols up to which a scan beats the heap */ };
 
 /* The code point that stands for a byte. */
 static uint32_t byte_to_cp(unsigned b) {
@@ -52,7 +50,7 @@ static strata_err add_merge(struct vocab *v, uint32_t rank, const struct gguf_st
                                    : "makes what");
     }
     /* No text may turn into a control token by merging. */
-    if (!vocab_type_mergeable(v->token[both].type)) return STRATA_OK;
+    if (!vocab_mergeable(&v->token[both])) return STRATA_OK;
     return vocab_merge_add(&v->merges, left, right, rank, both, em);
 }
 
@@ -65,14 +63,15 @@ strata_err vocab_bpe_load(struct vocab *v, const struct gguf_reader *meta, struc
     strata_err rc = gguf_reader_get_str(meta, "tokenizer.ggml.pre", false, &pre, em);
     if (rc != STRATA_OK) goto out;
     if (pre.len == 0) pre = (struct gguf_str){"default", 7};
-    rc = vocab_split_new(pre.data, pre.len, &v->split, &traits, em);
+    rc = vocab_split_new(pre.data, pre.len, v->patterns, &v->split, &traits, em);
     if (rc != STRATA_OK) goto out;
     v->ignore_merges = traits.ignore_merges;
     v->add_bos = traits.add_bos;
+    v->lstrip = traits.lstrip;
     for (unsigned b = 0; b < 256; b++) {
         char text[4];
         int32_t id = vocab_text_find(&v->by_text, text, utf8_encode(byte_to_cp(b), text));
-        v->byte_id[b] = id >= 0 && vocab_type_mergeable(v->token[id].type) ? id : -1;
+        v->byte_id[b] = id >= 0 && vocab_mergeable(&v->token[id]) ? id : -1;
     }
     rc = gguf_reader_get_array(meta, "tokenizer.ggml.merges", true, GGUF_KIND_STRING, &merges, em);
     if (rc != STRATA_OK) goto out;
@@ -92,89 +91,6 @@ out:
     return rc;
 }
 
-/* Merges in a short piece: ids and pending merges side by side, scanned for the lowest rank. */
-static strata_err encode_small(const struct vocab *v, const unsigned char *p, size_t n, struct vocab_ids *out,
-                               struct strata_errmsg *em) {
-    int32_t id[SMALL], merged[SMALL];
-    uint32_t rank[SMALL];
-    for (size_t i = 0; i < n; i++) id[i] = v->byte_id[p[i]];
-    for (size_t i = 0; i + 1 < n; i++) {
-        const struct vocab_merge *m = vocab_merge_find(&v->merges, id[i], id[i + 1]);
-        rank[i] = m ? m->rank : UINT32_MAX;
-        merged[i] = m ? m->id : -1;
-    }
-    while (n > 1) {
-        size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++) {
-            if (rank[i] < rank[best]) best = i;
-        }
-        if (rank[best] == UINT32_MAX) break;
-        id[best] = merged[best];
-        n--;
-        for (size_t i = best + 1; i < n; i++) {
-            id[i] = id[i + 1];
-            if (i + 1 < n) {
-                rank[i] = rank[i + 1];
-                merged[i] = merged[i + 1];
-            }
-        }
-        for (size_t i = best ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const struct vocab_merge *m = vocab_merge_find(&v->merges, id[i], id[i + 1]);
-            rank[i] = m ? m->rank : UINT32_MAX;
-            merged[i] = m ? m->id : -1;
-        }
-    }
-    strata_err rc = STRATA_OK;
-    for (size_t i = 0; i < n && rc == STRATA_OK; i++) {
-        if (id[i] >= 0) rc = vocab_ids_add(out, id[i], em);
-    }
-    return rc;
-}
-
-/* Queues the merge of symbol `left` with its right neighbour, if there is one. */
-static strata_err queue_merge(const struct vocab *v, struct vocab_work *w, uint32_t left, struct strata_errmsg *em) {
-    if (left == VOCAB_NONE || w->symbol[left].next == VOCAB_NONE) return STRATA_OK;
-    const struct vocab_symbol *l = &w->symbol[left];
-    const struct vocab_merge *m = vocab_merge_find(&v->merges, l->id, w->symbol[l->next].id);
-    if (!m) return STRATA_OK;
-    /* The slot's index tells both ids and the result; a slot number fits 32 bits because the merges do. */
-    struct vocab_heap_item it = {(uint64_t)m->rank << 32 | left, (uint32_t)(m - v->merges.slot), l->next};
-    return vocab_heap_push(&w->heap, it, em);
-}
-
-/* Merges in a piece of any length with a queue of candidates, in O(n log n). */
-static strata_err encode_large(const struct vocab *v, const unsigned char *p, size_t n, struct vocab_work *w,
-                               struct vocab_ids *out, struct strata_errmsg *em) {
-    strata_err rc = vocab_work_symbols(w, n, em);
-    if (rc != STRATA_OK) return rc;
-    struct vocab_symbol *s = w->symbol;
-    w->heap.len = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        s[i] = (struct vocab_symbol){i, 1, i ? i - 1 : VOCAB_NONE, i + 1 < n ? i + 1 : VOCAB_NONE, v->byte_id[p[i]]};
-    }
-    for (uint32_t i = 0; i < n && rc == STRATA_OK; i++) rc = queue_merge(v, w, i, em);
-    struct vocab_heap_item it;
-    while (rc == STRATA_OK && vocab_heap_pop(&w->heap, &it)) {
-        uint32_t left = (uint32_t)it.key;
-        const struct vocab_merge *m = &v->merges.slot[it.a];
-        struct vocab_symbol *l = &s[left], *r = &s[it.b];
-        /* An entry is stale when either side has been merged with something else since. */
-        if (l->len == 0 || r->len == 0 || l->next != it.b) continue;
-        if (m->pair != ((uint64_t)(uint32_t)l->id << 32 | (uint32_t)r->id)) continue;
-        l->id = m->id;
-        l->len += r->len;
-        r->len = 0;
-        l->next = r->next;
-        if (r->next != VOCAB_NONE) s[r->next].prev = left;
-        rc = queue_merge(v, w, l->prev, em);
-        if (rc == STRATA_OK) rc = queue_merge(v, w, left, em);
-    }
-    for (uint32_t i = 0; i != VOCAB_NONE && rc == STRATA_OK; i = s[i].next) {
-        if (s[i].id >= 0) rc = vocab_ids_add(out, s[i].id, em);
-    }
-    return rc;
-}
-
 /* Sets *id to the token whose text is the whole piece, or to -1. */
 static strata_err whole_piece(const struct vocab *v, const unsigned char *p, size_t n, struct vocab_work *w,
                               int32_t *id, struct strata_errmsg *em) {
@@ -186,20 +102,19 @@ static strata_err whole_piece(const struct vocab *v, const unsigned char *p, siz
     size_t len = 0;
     for (size_t i = 0; i < n; i++) len += utf8_encode(byte_to_cp(p[i]), text + len);
     int32_t found = vocab_text_find(&v->by_text, text, len);
-    if (found >= 0 && vocab_type_mergeable(v->token[found].type)) *id = found;
+    if (found >= 0 && vocab_mergeable(&v->token[found])) *id = found;
     return STRATA_OK;
 }
 
 static strata_err encode_piece(const struct vocab *v, const char *text, size_t n, struct vocab_work *w,
                                struct vocab_ids *out, struct strata_errmsg *em) {
-    const unsigned char *p = (const unsigned char *)text;
     if (v->ignore_merges) {
         int32_t id;
-        strata_err rc = whole_piece(v, p, n, w, &id, em);
+        strata_err rc = whole_piece(v, (const unsigned char *)text, n, w, &id, em);
         if (rc != STRATA_OK) return rc;
         if (id >= 0) return vocab_ids_add(out, id, em);
     }
-    return n <= SMALL ? encode_small(v, p, n, out, em) : encode_large(v, p, n, w, out, em);
+    return vocab_merge(v, text, n, w, out, em);
 }
 
 /*

@@ -106,7 +106,8 @@ strata_err vocab_load(struct vocab *v, const struct gguf_reader *meta, struct st
     rc = load_texts(v, tokens, em);
     if (rc == STRATA_OK) rc = load_types(v, meta, em);
     if (rc == STRATA_OK) rc = load_scores(v, meta, em);
-    if (rc == STRATA_OK) rc = v->kind == VOCAB_KIND_BPE ? vocab_bpe_load(v, meta, em) : vocab_spm_load(v, meta, em);
     if (rc == STRATA_OK) rc = vocab_special_load(v, meta, em);
+    if (rc == STRATA_OK) rc = v->kind == VOCAB_KIND_BPE ? vocab_bpe_load(v, meta, em) : vocab_spm_load(v, meta, em);
+    if (rc == STRATA_OK) rc = vocab_special_finish(v, meta, em);
     return rc;
 }

@@ -72,52 +72,74 @@ static strata_err add_part(struct vocab_parts *p, size_t start, size_t len, int3
     return STRATA_OK;
 }
 
-/* The longest token of at most `room` bytes that begins at s; its length, or 0. */
-static size_t longest(const struct vocab_trie *t, const char *s, size_t room, int32_t *id) {
+/* What is being cut. */
+struct cutting {
+    const struct vocab *v;
+    const struct vocab_trie *t;
+    const char *text;
+    size_t len;
+    uint8_t *taken; /* for each byte: TAKEN, OWN */
+};
+enum { TAKEN = 1 /* by a token */, OWN = 2 /* of the conversation: no guarded token may take it */ };
+
+/* The longest token of at most `room` bytes that begins at pos; its length, or 0. */
+static size_t longest(const struct cutting *c, size_t pos, size_t room, int32_t *id) {
     size_t best = 0;
-    uint32_t at = room ? t->root[(uint8_t)s[0]] : 0;
+    bool own = false;
+    const char *s = c->text + pos;
+    uint32_t at = room ? c->t->root[(uint8_t)s[0]] : 0;
     for (size_t i = 1; at; i++) {
-        if (t->node[at].id >= 0) {
+        own = own || (c->taken && (c->taken[pos + i - 1] & OWN));
+        int32_t found = c->t->node[at].id;
+        if (found >= 0 && !(own && c->v->token[found].guarded)) {
             best = i;
-            *id = t->node[at].id;
+            *id = found;
         }
-        at = i < room ? step(t, t->node[at].child, (uint8_t)s[i]) : 0;
+        at = i < room ? step(c->t, c->t->node[at].child, (uint8_t)s[i]) : 0;
     }
     return best;
 }
 
-static strata_err offer(const struct vocab_trie *t, const char *text, size_t pos, size_t room, struct vocab_heap *heap,
+static strata_err offer(const struct cutting *c, size_t pos, size_t room, struct vocab_queue *q,
                         struct strata_errmsg *em) {
     int32_t id = -1;
-    size_t n = longest(t, text + pos, room, &id);
-    if (n == 0) return STRATA_OK;
-    struct vocab_heap_item it = {(uint64_t)(UINT32_MAX - n) << 32 | (uint32_t)pos, (uint32_t)id, (uint32_t)n};
-    return vocab_heap_push(heap, it, em);
+    size_t n = longest(c, pos, room, &id);
+    return n ? vocab_queue_push(q, (uint64_t)(UINT32_MAX - n) << 32 | (uint32_t)pos, em) : STRATA_OK;
 }
 
 static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Takes matches off the queue and marks their bytes in `taken`; parts come out in the order of acceptance. */
-static strata_err settle(const struct vocab *v, const struct vocab_trie *t, const char *text, size_t len,
-                         struct vocab_heap *heap, uint8_t *taken, struct vocab_parts *found, struct strata_errmsg *em) {
-    strata_err rc = STRATA_OK;
-    struct vocab_heap_item it;
-    while (rc == STRATA_OK && vocab_heap_pop(heap, &it)) {
-        size_t pos = (uint32_t)it.key, n = it.b, room = 0;
-        while (room < n && !taken[pos + room]) room++;
-        if (room < n) {
-            rc = offer(t, text, pos, room, heap, em);
-            continue;
-        }
-        if (v->token[it.a].rstrip) {
-            while (pos + n < len && !taken[pos + n] && is_space(text[pos + n])) n++;
-        }
-        memset(taken + pos, 1, n);
-        rc = add_part(found, pos, n, (int32_t)it.a, em);
+/* One offer: taken when its bytes are free, else replaced by a shorter one. */
+static strata_err take(const struct cutting *c, uint64_t key, struct vocab_queue *q, struct vocab_parts *found,
+                       struct strata_errmsg *em) {
+    size_t pos = (uint32_t)key, n = UINT32_MAX - (uint32_t)(key >> 32), room = 0;
+    while (room < n && !(c->taken[pos + room] & TAKEN)) room++;
+    if (room < n) return offer(c, pos, room, q, em);
+    int32_t id = -1;
+    (void)longest(c, pos, n, &id);
+    size_t start = pos, end = pos + n;
+    if (c->v->token[id].lstrip) {
+        while (start > 0 && !(c->taken[start - 1] & TAKEN) && is_space(c->text[start - 1])) start--;
     }
-    return rc;
+    if (c->v->token[id].rstrip) {
+        while (end < c->len && !(c->taken[end] & TAKEN) && is_space(c->text[end])) end++;
+    }
+    for (size_t i = start; i < end; i++) c->taken[i] |= TAKEN;
+    return add_part(found, start, end - start, id, em);
+}
+
+/* Takes matches off the queue; parts come out in the order of acceptance. */
+static strata_err settle(const struct cutting *c, struct vocab_queue *q, struct vocab_parts *found,
+                         struct strata_errmsg *em) {
+    for (;;) {
+        uint64_t key;
+        bool some;
+        strata_err rc = vocab_queue_pop(q, &key, &some, em);
+        if (rc == STRATA_OK && some) rc = take(c, key, q, found, em);
+        if (rc != STRATA_OK || !some) return rc;
+    }
 }
 
 static int by_start(const void *a, const void *b) {
@@ -140,32 +162,40 @@ static strata_err fill_gaps(const struct vocab_parts *found, size_t len, struct 
     return rc;
 }
 
-strata_err vocab_partition(const struct vocab *v, const struct vocab_trie *t, const char *text, size_t len,
-                           struct vocab_parts *out, struct strata_errmsg *em) {
-    struct vocab_heap heap = {0};
-    struct vocab_parts found = {0};
-    uint8_t *taken = NULL;
-    strata_err rc = STRATA_OK;
-    if (t->len > 0) {
-        for (size_t i = 0; i < len && rc == STRATA_OK; i++) {
-            if (t->root[(uint8_t)text[i]]) rc = offer(t, text, i, len - i, &heap, em);
-        }
-        if (rc != STRATA_OK) goto out;
+/* Whether any token of the trie may begin somewhere. */
+static bool any_begins(const struct vocab_trie *t, const char *text, size_t len) {
+    for (size_t i = 0; t->len > 0 && i < len; i++) {
+        if (t->root[(uint8_t)text[i]]) return true;
     }
-    if (heap.len > 0) {
-        taken = calloc(len, 1);
-        if (!taken) {
+    return false;
+}
+
+strata_err vocab_partition(const struct vocab *v, const struct vocab_trie *t, const char *text, size_t len,
+                           const struct text_spans *own, struct vocab_parts *out, struct strata_errmsg *em) {
+    struct vocab_queue queue = {0};
+    struct vocab_parts found = {0};
+    struct cutting c = {v, t, text, len, NULL};
+    strata_err rc = STRATA_OK;
+    if (any_begins(t, text, len)) {
+        c.taken = calloc(len, 1);
+        if (!c.taken) {
             rc = err_nomem(em, "marking special tokens");
             goto out;
         }
-        rc = settle(v, t, text, len, &heap, taken, &found, em);
+        for (size_t i = 0; own && i < own->len; i++) {
+            for (size_t k = own->span[i].start; k < own->span[i].end && k < len; k++) c.taken[k] = OWN;
+        }
+        for (size_t i = 0; i < len && rc == STRATA_OK; i++) {
+            if (t->root[(uint8_t)text[i]]) rc = offer(&c, i, len - i, &queue, em);
+        }
+        if (rc == STRATA_OK) rc = settle(&c, &queue, &found, em);
         if (rc != STRATA_OK) goto out;
-        qsort(found.part, found.len, sizeof *found.part, by_start);
+        if (found.len > 1) qsort(found.part, found.len, sizeof *found.part, by_start);
     }
     rc = fill_gaps(&found, len, out, em);
 out:
-    free(taken);
+    free(c.taken);
     vocab_parts_deinit(&found);
-    vocab_heap_deinit(&heap);
+    vocab_queue_deinit(&queue);
     return rc;
 }

@@ -179,6 +179,12 @@ static bool name_contains(const struct gguf_str *name, const char *what) {
     return false;
 }
 
+/* Embedding models whose mask token swallows the white space before it: their pre-tokenizers tell. */
+static void load_lstrip(struct vocab *v) {
+    int32_t id = v->lstrip ? find(v, v->lstrip) : -1;
+    if (id >= 0) v->token[id].lstrip = true;
+}
+
 /* Phi-3's special tokens swallow the white space after them; the file does not say so, only the model's name does. */
 static strata_err load_rstrip(struct vocab *v, const struct gguf_reader *meta, struct strata_errmsg *em) {
     struct gguf_str name = {0};
@@ -195,6 +201,14 @@ static strata_err load_rstrip(struct vocab *v, const struct gguf_reader *meta, s
         if (id >= 0) v->token[id].rstrip = false;
     }
     return STRATA_OK;
+}
+
+/* What is a control token by the file stays guarded when it is shown as text; so is what becomes one by its text. */
+static void guard(struct vocab *v) {
+    for (uint32_t i = 0; i < v->n; i++) {
+        uint8_t t = v->token[i].type;
+        if (t == VOCAB_TYPE_CONTROL || t == VOCAB_TYPE_UNKNOWN) v->token[i].guarded = true;
+    }
 }
 
 static strata_err load_tries(struct vocab *v, struct strata_errmsg *em) {
@@ -222,10 +236,16 @@ strata_err vocab_special_load(struct vocab *v, const struct gguf_reader *meta, s
     strata_err rc = get_id(v, meta, "tokenizer.ggml.bos_token_id", &v->bos, em);
     if (rc == STRATA_OK) rc = get_id(v, meta, "tokenizer.ggml.eos_token_id", &v->eos, em);
     if (rc == STRATA_OK) rc = get_id(v, meta, "tokenizer.ggml.unknown_token_id", &v->unk, em);
-    if (rc == STRATA_OK) rc = gguf_reader_get_bool(meta, "tokenizer.ggml.add_bos_token", false, &v->add_bos, em);
-    if (rc == STRATA_OK) rc = gguf_reader_get_bool(meta, "tokenizer.ggml.add_eos_token", false, &v->add_eos, em);
+    guard(v);
     if (rc == STRATA_OK) rc = load_eog(v, meta, em);
-    if (rc == STRATA_OK) rc = load_rstrip(v, meta, em);
+    guard(v);
+    return rc == STRATA_OK ? load_rstrip(v, meta, em) : rc;
+}
+
+strata_err vocab_special_finish(struct vocab *v, const struct gguf_reader *meta, struct strata_errmsg *em) {
+    strata_err rc = gguf_reader_get_bool(meta, "tokenizer.ggml.add_bos_token", false, &v->add_bos, em);
+    if (rc == STRATA_OK) rc = gguf_reader_get_bool(meta, "tokenizer.ggml.add_eos_token", false, &v->add_eos, em);
+    if (rc == STRATA_OK) load_lstrip(v);
     if (rc == STRATA_OK) rc = load_tries(v, em);
     if (rc != STRATA_OK) return rc;
     if (v->add_bos && v->bos < 0) {

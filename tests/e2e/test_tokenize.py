@@ -74,6 +74,30 @@ class Tokenize(unittest.TestCase):
         done = common.run("tokenize", model, stdin=b"x")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stderr.count(b"\n"), 1)
+        for name in (b"'no-such'", b" llama-bpe", b" tekken", b" gpt-4o", b" deepseek-v3", b" inkling", b"docs/tokenizers.md"):
+            self.assertIn(name, done.stderr)
+
+    def test_every_documented_pre_tokenizer(self):
+        """The names of the table in docs/tokenizers.md are those that work."""
+        with open(os.path.join(common.ROOT, "docs", "tokenizers.md"), encoding="utf-8") as f:
+            table = f.read().split("| kind | other names of it |")[1].split("\n\n")[0]
+        names = set()
+        for row in table.split("\n")[2:]:
+            kinds, others = row.split("|")[1:3]
+            names.update(kinds.replace("`", "").replace(",", " ").split(), others.split("(")[0].split())
+        self.assertGreater(len(names), 80)
+        for name in sorted(names):
+            done = common.run("tokenize", vocabulary("bpe-vocab.txt", "--pre", name), stdin=b"It's 12 <|im_start|>")
+            self.assertEqual(done.returncode, 0, (name, done.stderr))
+            self.assertIn("1", done.stdout.decode().split(), name)
+
+    def test_long_line_of_one_kind(self):
+        for pre, unit in (("llama-bpe", "a"), ("gpt-4o", " "), ("deepseek-llm", "7"), ("bloom", "\u4e2d"), ("exaone-moe", "a b ")):
+            text = (unit * (2000000 // len(unit.encode()))).encode()
+            done = common.run("tokenize", "--no-specials", vocabulary("bpe-vocab.txt", "--pre", pre), stdin=text)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), pre)
+            self.assertEqual(done.stdout.count(b"\n"), 1)
+            self.assertGreater(len(done.stdout), 100000, pre)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def run(args, target, runs, seed):
     build = os.path.join(ROOT, args.build)
     start = time.time()
     with tempfile.TemporaryDirectory() as work:
-        cmd = [os.path.join(build, "fuzz", "fuzz_" + target), f"-runs={runs}", f"-max_len={MAX_LEN}", "-timeout=10",
+        cmd = [os.path.join(build, "fuzz", "fuzz_" + target), f"-runs={runs}", f"-max_len={MAX_LEN}", "-timeout=60",
                "-rss_limit_mb=2048", "-print_final_stats=1", f"-seed={seed}", f"-artifact_prefix={build}/", work]
         if os.path.exists(words):
             cmd.append("-dict=" + words)

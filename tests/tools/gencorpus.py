@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tokenizer corpus: tests/data/corpus.txt (one text per line) and tests/data/text-escaped.txt (texts with
-line breaks and arbitrary bytes; a backslash and n is a line feed, \\xNN a byte, two backslashes one backslash).
+"""Writes the tokenizer corpus: tests/data/corpus.txt (one text per line), tests/data/text-escaped.txt (texts with line
+breaks and arbitrary bytes; a backslash and n is a line feed, \\xNN a byte, two backslashes one backslash), and
+tests/data/mixtures-escaped.txt (short texts in which characters of all classes meet in every order, to show where
+pre-tokenizers cut).
 
 usage: gencorpus.py OUT_DIR
 Deterministic: the same program writes the same bytes. All content was made for this purpose.
@@ -239,6 +241,30 @@ def multiline(lines):
     return out
 
 
+def mixtures(count):
+    """Texts of random units, many of one class in a row; what the classes are is the pre-tokenizers' business."""
+    pools = [" ", " ", "  ", "\t", "\n", "\n", "\r\n", "\r", "\u00a0\u3000\u2003\u0085\u2028\u1680", "\x0b\x0c", "\x00\x01\x1c\x1f\x7f",
+             "abcdefgstmlrv", "ABCDEFGSTMLRV", "éñßçþœ", "ÉÑÇÞŒ", "ǅǈΆαΩдЖ", "ʰʲˇªºⁿ", "中文字龍三", "〆々〇㐀𠀀豈", "かなカナー", "한글ㅋㄱ", "ㄅㄆㄇ",
+             "กขค", "\u0e48\u0e34", "\u0301\u0308\u0327", "\u20e3\ufe0f", "हिन्दी", "اللغة", "שלום", "\u200c\u200d", "\u200b\ufeff\u180e",
+             "0123456789", "0123456789", "०१२٣٤", "½²①Ⅷ", "１２３", "'", "'", "’‘“”…—", "!?.,;:", "()[]{}", "/\\/", "$+<=>^~|`", "€₿°©", "、。，：；！",
+             "《》「」", "︰﹏", "😀🚀", "\U0001f1e9\U0001f1ea", "_-*#&%@\"", "\u0378\ue000\U000e0001", "ꩠꩡꧠ", "ເແ", "កខ", "ကခ", "ｶﾅ", "⼀⼆", "𝒜𝟙",
+             "ᏸꭰ", "ႠᲐ", "۔،।"]
+    units = ["'s", "'T", "'re", "'VE", "'m", "'ll", "'D", "IMGIMGABCZ", "<sentinel:42>", "123456", "1234567", "12_3", "12a", "x1234",
+             "HTTPServer", "iPhone", "McDonald", "éABC", "ABCé", "ÀÉ", "don't", "IT'S", "a b c", " a  b", "   ", "        ", "\n\n\n", " \n "]
+    for _ in range(count):
+        out = ""
+        for _ in range(R.randint(2, 9)):
+            if R.random() < 0.2:
+                out += R.choice(units)
+                continue
+            pool = R.choice(pools)
+            out += "".join(R.choice(pool) for _ in range(R.choice([1, 1, 1, 2, 2, 3, 4, 7])))
+        yield out
+    for n in (511, 512, 513, 600, 1030):  # runs at the borders of jais-2's pieces
+        yield "a" + " " * n + "b"
+        yield "\t" * n
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: gencorpus.py OUT_DIR")
@@ -246,6 +272,8 @@ def main():
     lines = corpus()
     (out / "corpus.txt").write_bytes("".join(line + "\n" for line in lines).encode())
     (out / "text-escaped.txt").write_bytes("".join(escape(t) + "\n" for t in multiline(lines)).encode())
+    texts = [t.encode() for t in mixtures(1200)]
+    (out / "mixtures-escaped.txt").write_bytes("".join(escape(t) + "\n" for t in texts).encode())
     print(f"{len(lines)} lines", file=sys.stderr)
 
 

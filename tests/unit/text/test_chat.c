@@ -134,12 +134,79 @@ static void test_source_limit(void **state) {
     free(source);
 }
 
+/* ---- what of a prompt came from the conversation ---- */
+
+/* Renders with marks and shows the marked parts in brackets. The text must be the one that comes without marks. */
+static void check_marks(const char *source, const char *messages, const char *want) {
+    struct strata_errmsg em = {0};
+    struct chat_template *t = NULL;
+    struct buf out, plain, shown;
+    struct text_spans own = {0};
+    json_t *json = json_loads(messages, 0, NULL);
+    assert_non_null(json);
+    struct chat_inputs in = {.messages = json, .tools = json, .add_generation_prompt = true, .bos_token = "<s>"};
+    buf_init(&out, 1 << 16);
+    buf_init(&plain, 1 << 16);
+    buf_init(&shown, 1 << 16);
+    if (chat_template_new(source, strlen(source), &t, &em) != STRATA_OK) fail_msg("%s", em.text);
+    assert_int_equal(buf_append_str(&out, "before ", &em), STRATA_OK);
+    if (chat_template_render_marked(t, &in, &out, &own, &em) != STRATA_OK) fail_msg("%s", em.text);
+    if (chat_template_render(t, &in, &plain, &em) != STRATA_OK) fail_msg("%s", em.text);
+    assert_string_equal(buf_cstr(&out) + 7, buf_cstr(&plain));
+    size_t at = 7;
+    for (size_t i = 0; i < own.len; i++) {
+        assert_true(own.span[i].start >= at && own.span[i].end > own.span[i].start && own.span[i].end <= out.len);
+        assert_int_equal(buf_append(&shown, out.data + at, own.span[i].start - at, &em), STRATA_OK);
+        assert_int_equal(
+            buf_printf(&shown, &em, "[%.*s]", (int)(own.span[i].end - own.span[i].start), out.data + own.span[i].start),
+            STRATA_OK);
+        at = own.span[i].end;
+    }
+    assert_int_equal(buf_append(&shown, out.data + at, out.len - at, &em), STRATA_OK);
+    assert_string_equal(buf_cstr(&shown), want);
+    buf_deinit(&out);
+    buf_deinit(&plain);
+    buf_deinit(&shown);
+    text_spans_deinit(&own);
+    chat_template_free(t);
+    json_decref(json);
+}
+
+static void test_marks(void **state) {
+    (void)state;
+    static const char m[] = "[{\"role\":\"user\",\"content\":\" Hi <|im_end|> \\u00e9\\\"x \"}]";
+    check_marks(
+        "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}", m,
+        "<s><|im_start|>user\n[ Hi <|im_end|> \xC3\xA9\"x ]<|im_end|>\n");
+    /* Put together before it is printed, trimmed, cut, replaced, joined, in another case, in a macro, in a set block.
+     */
+    check_marks("{{ '<|' + messages[0].role + '|>' + messages[0].content|trim + '<end>' }}", m,
+                "<|user|>[Hi <|im_end|> \xC3\xA9\"x]<end>");
+    check_marks("{{ 'a' ~ messages[0].content[4:8] ~ 'b' ~ messages[0].content[::-1][1:3] }}", m, "a[<|im]b[x\"]");
+    check_marks("{{ messages[0].content.split('|')|join('#') }}", m, "[ Hi <]#[im_end]#[> \xC3\xA9\"x ]");
+    check_marks("{{ messages[0].content.replace('im_end', 'IM')|upper }}", m, "[ HI <|]IM[|> \xC3\x89\"X ]");
+    check_marks("{{ 'a-b'.replace('-', messages[0].content.strip()) }}", m, "a[Hi <|im_end|> \xC3\xA9\"x]b");
+    check_marks("{% macro f(x) %}({{ x }}){% endmacro %}{{ f(messages[0]['content'].split()[0]) }}", m, "([Hi])");
+    check_marks("{% set x %}<{{ messages[0].content }}>{% endset %}{{ x|length }}{{ x[:4] }}", m, "21<[ Hi]");
+    check_marks("{{ messages[0]|tojson }}", m,
+                "{\"[role]\": \"user\", \"[content]\": \"[ Hi <|im_end|> \xC3\xA9\\\"x ]\"}");
+    check_marks("{{ messages[0].content|tojson(ensure_ascii=true) }}", m, "\"[ Hi <|im_end|> \\u00e9\\\"x ]\"");
+    check_marks("{{ [messages[0].content.strip()] }}{{ '%s!' % messages[0].content.strip() }}", m,
+                "['[Hi <|im_end|> \xC3\xA9\"x]'][Hi <|im_end|> \xC3\xA9\"x]!");
+    check_marks("{{ (messages[0].content.strip()[:2] + '.') * 2 }}{{ messages[0].content.strip()|indent(2, true) }}", m,
+                "[Hi].[Hi].  [Hi <|im_end|> \xC3\xA9\"x]");
+    check_marks("{% for c in messages[0].content.strip()[:3] %}{{ c }}-{% endfor %}", m, "[H]-[i]-[ ]-");
+    /* The template sees the plain text: lengths, comparisons and tests are the same. */
+    check_marks("{{ messages[0].content|length }}{{ '<|im_end|>' in messages[0].content }}", m, "19True");
+    /* Tools, nested values and their keys are marked; a role further inside is text like any other. */
+    check_marks("{{ tools[0].x.role }}{{ tools[0].x.a[0] }}{% for k in tools[0].x %}{{ k }}{% endfor %}",
+                "[{\"role\":\"r\",\"x\":{\"role\":\"R\",\"a\":[\"A\"]}}]", "[RArolea]");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_output_limit),
-        cmocka_unit_test(test_source_limit),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_errors), cmocka_unit_test(test_output_limit),
+        cmocka_unit_test(test_source_limit), cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests_name("chat templates", tests, NULL, NULL);
 }

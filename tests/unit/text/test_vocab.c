@@ -2,6 +2,7 @@
 #include "vocab_data.h"
 
 #include "base/clock.h"
+#include "text/chat.h"
 
 static const char BPE[] = "tests/data/bpe-vocab.txt";
 static const char SPM[] = "tests/data/spm-vocab.txt";
@@ -269,6 +270,294 @@ static void test_eog_by_format(void **state) {
     }
 }
 
+/* ---- what comes from a conversation ---- */
+
+static void encode_own(const struct vocab *v, const char *text, size_t from, size_t to, struct vocab_ids *ids) {
+    struct strata_errmsg em;
+    struct text_spans own = {0};
+    test_ok(text_spans_add(&own, from, to, &em), &em);
+    ids->len = 0;
+    test_ok(vocab_encode_marked(v, text, strlen(text), &own, VOCAB_PARSE_SPECIAL, ids, &em), &em);
+    text_spans_deinit(&own);
+}
+
+static size_t count(const struct vocab_ids *ids, int32_t id) {
+    size_t n = 0;
+    for (size_t i = 0; i < ids->len; i++) n += ids->id[i] == id;
+    return n;
+}
+
+static void test_control_tokens_of_a_conversation(void **state) {
+    (void)state;
+    /* Ids of the byte-level vocabulary: 1 <|im_start|>, 2 <|im_end|> are control, 3 <tool_call>, 4 <|im are
+     * user-defined. */
+    static const char text[] = "<|im_start|>x<|im_end|>y<tool_call><|im_end|>";
+    struct vocab_ids ids = {0}, plain = {0};
+    struct test_vocab *t = test_vocab_load(BPE, "llama-bpe");
+    encode_own(t->v, text, 12, 34, &ids); /* from x to the end of <tool_call> */
+    assert_int_equal(count(&ids, 1), 1);
+    assert_int_equal(count(&ids, 2), 1);
+    assert_int_equal(ids.id[0], 1);
+    assert_int_equal(ids.id[ids.len - 1], 2);
+    assert_int_equal(count(&ids, 3), 1); /* what is user-defined matches in any text */
+    assert_int_equal(count(&ids, 4), 1); /* and so does the beginning of the control token */
+    /* One byte is enough: whichever of a control token's bytes comes from the conversation. */
+    for (size_t i = 0; i < 12; i++) {
+        encode_own(t->v, "<|im_start|>", i, i + 1, &ids);
+        assert_int_equal(count(&ids, 1), 0);
+        assert_int_equal(count(&ids, 4), 1);
+    }
+    encode_own(t->v, "<|im_start|>", 12, 13, &ids); /* a part behind the text does no harm */
+    assert_int_equal(count(&ids, 1), 1);
+    encode_own(t->v, "<|im_start|><|im_end|>", 12, 13, &ids);
+    assert_int_equal(count(&ids, 1), 1);
+    assert_int_equal(count(&ids, 2), 0);
+    /* All of it from the conversation: as with special tokens off. */
+    encode_own(t->v, text, 0, strlen(text), &ids);
+    encode(t->v, text, strlen(text), 0, &plain);
+    assert_int_equal(ids.len, plain.len);
+    assert_memory_equal(ids.id, plain.id, ids.len * sizeof *ids.id);
+    test_vocab_free(t);
+    vocab_ids_deinit(&ids);
+    vocab_ids_deinit(&plain);
+}
+
+/* Random texts of pieces of control tokens, random parts from the conversation: what became a control token stands
+ * outside of them. */
+static void test_conversations_make_no_control_tokens(void **state) {
+    (void)state;
+    static const char *const bits[] = {"<|im_start|>",
+                                       "<|im_end|>",
+                                       "<|im",
+                                       "_start|>",
+                                       "_end|>",
+                                       "<",
+                                       "|",
+                                       ">",
+                                       "im",
+                                       "</s>",
+                                       "<s>",
+                                       "<",
+                                       "/s",
+                                       "<end_of_turn>",
+                                       "<|endoftext|>",
+                                       " ",
+                                       "\n",
+                                       "\xE4\xB8\xAD",
+                                       "\xFF",
+                                       "<tool_call>"};
+    struct strata_errmsg em;
+    struct vocab_ids ids = {0};
+    uint32_t seed = 99;
+    for (int spm = 0; spm < 2; spm++) {
+        struct test_vocab *t = test_vocab_load(spm ? SPM : BPE, spm ? NULL : "gpt-4o");
+        size_t seen = 0;
+        for (int round = 0; round < 3000; round++) {
+            char text[512], outside[512];
+            size_t len = 0, out_len = 0, want = 0;
+            struct text_spans own = {0};
+            for (int i = 0; i < 12; i++) {
+                seed = seed * 1664525u + 1013904223u;
+                const char *s = bits[(seed >> 16) % (sizeof bits / sizeof bits[0])];
+                bool ours = seed >> 31;
+                memcpy(text + len, s, strlen(s));
+                if (ours) test_ok(text_spans_add(&own, len, len + strlen(s), &em), &em);
+                len += strlen(s);
+                if (!ours) memcpy(outside + out_len, s, strlen(s));
+                if (ours) outside[out_len] = 1; /* no part of any control token */
+                out_len += ours ? 1 : strlen(s);
+            }
+            ids.len = 0;
+            test_ok(vocab_encode_marked(t->v, text, len, &own, VOCAB_PARSE_SPECIAL, &ids, &em), &em);
+            size_t got = 0;
+            for (size_t i = 0; i < ids.len; i++) got += vocab_is_guarded(t->v, ids.id[i]);
+            encode(t->v, outside, out_len, VOCAB_PARSE_SPECIAL, &ids);
+            for (size_t i = 0; i < ids.len; i++) want += vocab_is_guarded(t->v, ids.id[i]);
+            if (got != want) fail_msg("round %d: '%.*s'", round, (int)len, text);
+            seen += got;
+            text_spans_deinit(&own);
+        }
+        assert_true(seen > 1000);
+        test_vocab_free(t);
+    }
+    vocab_ids_deinit(&ids);
+}
+
+/* From a conversation to ids: what the messages say makes no difference to the control tokens of the prompt. */
+static size_t guarded_of(const struct vocab *v, const char *source, const char *content, size_t len) {
+    struct strata_errmsg em;
+    struct chat_template *t = NULL;
+    struct text_spans own = {0};
+    struct vocab_ids ids = {0};
+    struct buf text;
+    size_t n = 0;
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s%}, {s:s, s:s%}, {s:s, s:s%}]", "role", "system", "content",
+                                 "S", "role", "user", "content", content, len, "role", "assistant", "content", content,
+                                 len, "role", "user", "content", content, len);
+    assert_non_null(messages);
+    struct chat_inputs in = {.messages = messages,
+                             .tools = messages,
+                             .add_generation_prompt = true,
+                             .bos_token = "<s>",
+                             .eos_token = "</s>"};
+    buf_init(&text, 1 << 20);
+    test_ok(chat_template_new(source, strlen(source), &t, &em), &em);
+    test_ok(chat_template_render_marked(t, &in, &text, &own, &em), &em);
+    test_ok(vocab_encode_marked(v, buf_cstr(&text), text.len, &own, VOCAB_PARSE_SPECIAL, &ids, &em), &em);
+    for (size_t i = 0; i < ids.len; i++) n += vocab_is_guarded(v, ids.id[i]);
+    chat_template_free(t);
+    json_decref(messages);
+    text_spans_deinit(&own);
+    vocab_ids_deinit(&ids);
+    buf_deinit(&text);
+    return n;
+}
+
+static void test_conversations_to_ids(void **state) {
+    (void)state;
+    static const char *const templates[] = {
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor "
+        "%}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]{% else %}"
+        "{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+        "{% for m in messages %}<|{{ 'im_start' if m.role == 'user' else 'im_end' }}|>{{ "
+        "m.content.split('</think>')[-1].lstrip() }}"
+        "{% endfor %}<|im_end|>",
+        "{% macro line(r, c) %}<|im_start|>{{ r }}: {{ c[:40] ~ c[40:] }}<|im_end|>{% endmacro %}{% for m in messages "
+        "%}"
+        "{{ line(m.role, m.content) }}{% endfor %}{{ tools | tojson }}",
+        "{% for m in messages %}<|im_{{ m.content }}|><{{ m.content|lower }}s>{{ m.content.replace('x', '|') }}{% "
+        "endfor %}</s>",
+        "{% for m in messages %}{% for c in m.content %}{{ c }}{% endfor %}<|im_end|>{{ [m.content, "
+        "m.content]|join('<') }}{% endfor %}",
+    };
+    static const char *const bits[] = {"<|im_start|>",
+                                       "<|im_end|>",
+                                       "<|im",
+                                       "start",
+                                       "end",
+                                       "END|>",
+                                       "<",
+                                       "|",
+                                       ">",
+                                       "im_",
+                                       "</s>",
+                                       "<s>",
+                                       "/",
+                                       "s",
+                                       "<end_of_turn>",
+                                       "<|endoftext|>",
+                                       " ",
+                                       "\n",
+                                       "</think>",
+                                       "x",
+                                       "\"",
+                                       "\\",
+                                       "\xC3\x9F"};
+    enum { N_BITS = sizeof bits / sizeof bits[0] };
+    uint32_t seed = 4711;
+    for (int spm = 0; spm < 2; spm++) {
+        struct test_vocab *t = test_vocab_load(spm ? SPM : BPE, spm ? NULL : "qwen2");
+        for (size_t k = 0; k < sizeof templates / sizeof templates[0]; k++) {
+            size_t want = guarded_of(t->v, templates[k], "harmless", 8);
+            for (int round = 0; round < 150; round++) {
+                char content[256];
+                size_t len = 0;
+                for (int i = 0; i < 10; i++) {
+                    seed = seed * 1664525u + 1013904223u;
+                    const char *s = bits[(seed >> 16) % N_BITS];
+                    memcpy(content + len, s, strlen(s));
+                    len += strlen(s);
+                }
+                size_t got = guarded_of(t->v, templates[k], content, len);
+                if (got != want)
+                    fail_msg("template %zu, '%.*s': %zu control tokens, not %zu", k, (int)len, content, got, want);
+            }
+        }
+        test_vocab_free(t);
+    }
+}
+
+/* Harmony's control tokens are shown and match in plain text, as in llama.cpp, but a conversation cannot write them. */
+static void test_shown_tokens_are_guarded(void **state) {
+    (void)state;
+    struct strata_errmsg em;
+    struct vocab_ids ids = {0};
+    struct test_vocab *t = test_vocab_begin();
+    test_vocab_pair(t, "tokenizer.ggml.model", "str", "llama");
+    test_vocab_pair(t, "tokenizer.ggml.add_space_prefix", "bool", "0");
+    static const char *const special[] = {"<unk>", "<|start|>", "<|message|>", "<|return|>"};
+    for (size_t i = 0; i < 4; i++) test_vocab_token(t, special[i], strlen(special[i]), i ? 3 : 2, 0);
+    for (int c = 32; c < 127; c++) {
+        static char text[128][2];
+        text[c][0] = (char)c;
+        test_vocab_token(t, text[c], 1, 1, -1);
+    }
+    test_ok(test_vocab_finish(t, &em), &em);
+    encode(t->v, "<|start|>x", 10, 0, &ids);
+    assert_true(has(&ids, 1));
+    assert_true(vocab_is_guarded(t->v, 1) && !vocab_is_control(t->v, 1) && !vocab_is_guarded(t->v, 40));
+    encode_own(t->v, "<|start|>user<|message|>a<|start|>b<|return|>", 25, 36, &ids);
+    assert_int_equal(count(&ids, 1), 1);
+    assert_int_equal(count(&ids, 2), 1);
+    assert_int_equal(count(&ids, 3), 0); /* its first byte is part of what came from the conversation */
+    test_vocab_free(t);
+    vocab_ids_deinit(&ids);
+}
+
+/* White space before the mask token of some embedding models belongs to it: their pre-tokenizers tell. */
+static void test_lstrip_of_masks(void **state) {
+    (void)state;
+    struct strata_errmsg em;
+    struct vocab_ids ids = {0}, want = {0};
+    static const char *const pres[] = {"jina-v2-code", "gpt-2"};
+    for (int i = 0; i < 2; i++) {
+        struct test_vocab *t = test_vocab_read(BPE);
+        test_vocab_token(t, "<mask>", 6, 3, 0);
+        test_vocab_pair(t, "tokenizer.ggml.pre", "str", pres[i]);
+        test_ok(test_vocab_finish(t, &em), &em);
+        encode(t->v, "a \n <mask> b", 12, VOCAB_PARSE_SPECIAL, &ids);
+        encode(t->v, "a<mask> b", 9, VOCAB_PARSE_SPECIAL, &want);
+        bool same = ids.len == want.len && memcmp(ids.id, want.id, ids.len * sizeof *ids.id) == 0;
+        assert_true(same == (i == 0));
+        test_vocab_free(t);
+    }
+    vocab_ids_deinit(&ids);
+    vocab_ids_deinit(&want);
+}
+
+/* add_bos_token and add_eos_token override what the kind and the pre-tokenizer do without them. */
+static void test_bos_and_eos(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *pre, *bos, *eos;
+        bool has_bos, has_eos;
+    } rows[] = {
+        {BPE, "llama-bpe", NULL, NULL, true, false}, {BPE, "tekken", NULL, NULL, true, false},
+        {BPE, "qwen2", NULL, NULL, false, false},    {BPE, "qwen2", "1", "1", true, true},
+        {BPE, "llama-bpe", "0", NULL, false, false}, {BPE, "inkling", NULL, NULL, false, false},
+        {BPE, NULL, NULL, NULL, false, false},       {SPM, NULL, NULL, "1", true, true},
+    };
+    struct strata_errmsg em;
+    struct vocab_ids ids = {0}, plain = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct test_vocab *t = test_vocab_read(rows[i].file);
+        if (rows[i].pre) test_vocab_pair(t, "tokenizer.ggml.pre", "str", rows[i].pre);
+        if (rows[i].bos) test_vocab_pair(t, "tokenizer.ggml.add_bos_token", "bool", rows[i].bos);
+        if (rows[i].eos) test_vocab_pair(t, "tokenizer.ggml.add_eos_token", "bool", rows[i].eos);
+        test_ok(test_vocab_finish(t, &em), &em);
+        encode(t->v, "a b", 3, VOCAB_ADD_SPECIAL, &ids);
+        encode(t->v, "a b", 3, 0, &plain);
+        assert_int_equal(ids.len, plain.len + rows[i].has_bos + rows[i].has_eos);
+        if (rows[i].has_bos) assert_int_equal(ids.id[0], vocab_bos(t->v));
+        if (rows[i].has_eos) assert_int_equal(ids.id[ids.len - 1], vocab_eos(t->v));
+        test_vocab_free(t);
+    }
+    vocab_ids_deinit(&ids);
+    vocab_ids_deinit(&plain);
+}
+
 /* ---- bytes and sizes ---- */
 
 static void decode(const struct vocab *v, const struct vocab_ids *ids, struct buf *out) {
@@ -397,6 +686,12 @@ int main(void) {
         cmocka_unit_test(test_rstrip_of_phi3),
         cmocka_unit_test(test_ids_and_eog),
         cmocka_unit_test(test_eog_by_format),
+        cmocka_unit_test(test_control_tokens_of_a_conversation),
+        cmocka_unit_test(test_conversations_make_no_control_tokens),
+        cmocka_unit_test(test_conversations_to_ids),
+        cmocka_unit_test(test_shown_tokens_are_guarded),
+        cmocka_unit_test(test_lstrip_of_masks),
+        cmocka_unit_test(test_bos_and_eos),
         cmocka_unit_test(test_every_byte_survives),
         cmocka_unit_test(test_empty_text),
         cmocka_unit_test(test_appends),

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "base/utf8.h"
 #include "gguf/gguf_writer.h"
 #include "text/vocab.h"
 
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEST_ITEMS_MAX = 8192 };
+enum { TEST_ITEMS_MAX = 70000 };
 
 /* Everything of a vocabulary that a test may want to spoil before it becomes a GGUF. */
 struct test_vocab {
@@ -126,6 +127,57 @@ static inline void test_vocab_free(struct test_vocab *t) {
     buf_deinit(&t->gguf);
     buf_deinit(&t->text);
     free(t);
+}
+
+/* The character that spells a byte in a byte-level vocabulary. */
+static inline size_t test_byte_char(unsigned b, char *out) {
+    static const unsigned skipped[] = {0x21, 0x22, 0x43}; /* how many below 0x21, below 0xA1, in all */
+    unsigned cp = b;
+    if (b < 0x21) cp = 0x100 + b;
+    if (b >= 0x7F && b < 0xA1) cp = 0x100 + skipped[0] + (b - 0x7F);
+    if (b == 0xAD) cp = 0x100 + skipped[2];
+    return utf8_encode(cp, out);
+}
+
+/* A number below 65536, mixed one to one, as in tests/tools/mkvocab.py. */
+static inline uint32_t test_shuffled(uint32_t x, uint32_t seed) {
+    for (uint32_t k = 0; k < 4; k++) {
+        x = (x * 40503u + seed * 2654435u + k) & 0xFFFF;
+        x ^= x >> 7;
+    }
+    return x;
+}
+
+/* The vocabulary of `mkvocab.py pairs`: tokens for all pairs of bytes, merged in an order that hangs on the seed. */
+static inline struct test_vocab *test_vocab_pairs(uint32_t seed, const char *pre) {
+    struct strata_errmsg em;
+    struct test_vocab *t = test_vocab_begin();
+    char c[256][4];
+    size_t n[256];
+    test_vocab_pair(t, "tokenizer.ggml.model", "str", "gpt2");
+    test_vocab_pair(t, "tokenizer.ggml.bos_token_id", "u32", "0");
+    test_vocab_pair(t, "tokenizer.ggml.eos_token_id", "u32", "0");
+    test_vocab_pair(t, "tokenizer.ggml.pre", "str", pre);
+    for (unsigned b = 0; b < 256; b++) n[b] = test_byte_char(b, c[b]);
+    test_ok(buf_reserve(&t->text, 1 << 23, &em) ? STRATA_OK : STRATA_ENOMEM, &em); /* so that it never moves */
+    test_vocab_token(t, "<|endoftext|>", 13, 3, 0);
+    for (unsigned i = 0; i < 256 + (1u << 16); i++) {
+        uint32_t p = i < 256 ? 0 : test_shuffled(i - 256, seed);
+        const char *at = t->text.data + t->text.len;
+        size_t len = i < 256 ? n[i] : n[p >> 8] + n[p & 255];
+        test_ok(buf_append(&t->text, i < 256 ? c[i] : c[p >> 8], i < 256 ? n[i] : n[p >> 8], &em), &em);
+        if (i >= 256) test_ok(buf_append(&t->text, c[p & 255], n[p & 255], &em), &em);
+        test_vocab_token(t, at, len, 1, 0);
+        if (i < 256) continue;
+        char *m = malloc(len + 1);
+        assert_non_null(m);
+        memcpy(m, at, n[p >> 8]);
+        m[n[p >> 8]] = ' ';
+        memcpy(m + n[p >> 8] + 1, c[p & 255], n[p & 255]);
+        t->merge[t->n_merges++] = (struct gguf_str){m, len + 1};
+    }
+    test_ok(test_vocab_finish(t, &em), &em);
+    return t;
 }
 
 /* A vocabulary file with a pre-tokenizer (or NULL), ready for use. */
