@@ -92,29 +92,6 @@ class Gemma3(unittest.TestCase):
             self.assertEqual([int(i) for i in done.stdout.split()], entry["prompt"], entry["text"])
 
 
-class Perplexity(unittest.TestCase):
-    def check(self, name, model):
-        entry = load("perplexity.json")[name]
-        chunks = min(CHUNKS, len(entry["running"]))
-        done = common.run("perplexity", model, "-f", TEXT, "--chunks", chunks, "--json", "--threads", 2, limit_s=3000)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        got = json.loads(done.stdout)
-        self.assertEqual(len(got["running"]), chunks)
-        self.assertEqual(got["predictions"], chunks * 255)
-        worst = max(abs(a / b - 1) for a, b in zip(got["running"], entry["running"]))
-        print(f"{name}: perplexity {got['perplexity']:.4f} over {chunks} chunks, "
-              f"largest difference {worst:.1e}, {got['seconds']:.1f} s")
-        same = kernels(model) == entry["backend"]
-        self.assertLessEqual(worst, MAX_PERPLEXITY if same else MAX_PERPLEXITY_OTHER_KERNELS)
-
-    @common.needs_model
-    def test_smollm2(self):
-        self.check("smollm2", common.MODEL)
-
-    @common.needs_gemma3
-    def test_gemma3(self):
-        self.check("gemma3", common.GEMMA3)
-
 
 class Command(unittest.TestCase):
     """`strata perplexity` itself, on a generated model."""
