@@ -261,9 +261,11 @@ static strata_err read_moe_sizes(struct model_hparams *hp, const struct gguf_rea
                        (unsigned)m->n_used);
     uint32_t n_ff = hp->layer[hp->n_layer - 1].n_ff;
     rc = get_size_or(meta, hp, "expert_feed_forward_length", MODEL_MAX_FF, n_ff / m->n_used, &m->n_ff, em);
-    if (!rc)
-        rc = get_size_or(meta, hp, "expert_shared_feed_forward_length", MODEL_MAX_FF, m->n_ff * m->n_shared,
-                         &m->n_ff_shared, em);
+    if (rc) return rc;
+    uint64_t shared = (uint64_t)m->n_ff * m->n_shared;
+    if (shared > MODEL_MAX_FF) shared = (uint64_t)MODEL_MAX_FF + 1; /* refused below, unless the file says another */
+    rc =
+        get_size_or(meta, hp, "expert_shared_feed_forward_length", MODEL_MAX_FF, (uint32_t)shared, &m->n_ff_shared, em);
     if (rc) return rc;
     if (m->n_ff == 0 || m->n_ff_shared > MODEL_MAX_FF)
         return err_set(em, STRATA_EFORMAT, "%s.expert_feed_forward_length is missing or too large", hp->arch);

@@ -11,6 +11,8 @@
  *
  * Queries are scaled before the product, as elsewhere, so that roundings agree; where the scale is a power of 2, which
  * it is in all sizes but two, that changes no bit and the softmax does it.
+ *
+ * Per-tensor scales of feed-forward products are ignored, as in qwen2 (see there).
  */
 #include "model/arch.h"
 #include "model/model_load.h"

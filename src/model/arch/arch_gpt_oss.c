@@ -16,6 +16,8 @@
  * between the frequencies that are kept and those that are divided by the factor runs from pair 8 to 18 (of 32), where
  * the definition has 8.09 to 17.40, because ggml rounds its ends outwards. Pairs 9 to 17 turn at other speeds: by under
  * 10 % up to pair 14, then 15 %, 27 % and 76 % faster.
+ *
+ * Per-tensor scales of feed-forward products are ignored, as in qwen2 (see there).
  */
 #include "model/arch.h"
 #include "model/model_load.h"

@@ -13,6 +13,8 @@
  * selection alone, weights that add up to 1.
  *
  * attention.sliding_window, in files that have it, holds for every attention layer of lfm2; the pattern is ignored.
+ *
+ * Per-tensor scales of feed-forward products are ignored, as in qwen2 (see there).
  */
 #include "model/arch.h"
 #include "model/model_load.h"

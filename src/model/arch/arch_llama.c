@@ -4,6 +4,9 @@
  * A layer: x + attention(rms(x)), then x + ffn(rms(x)); rotation of neighbouring pairs; SwiGLU, or experts of it whose
  * weights are the normalised softmax of the router (Mixtral). Biases, a fused qkv matrix, per-tensor scales and
  * frequency factors are used where the file has them. Refuses models without a causal mask.
+ *
+ * Where this departs from llama.cpp: attention.scale and the yarn_* keys count when a file has them (it reads neither
+ * for this architecture and the Qwens); expert_weights_norm is ignored by both.
  */
 #include "model/arch.h"
 #include "model/model_load.h"

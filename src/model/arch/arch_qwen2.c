@@ -2,8 +2,10 @@
  * Architecture `qwen2`: Qwen 1.5, Qwen 2 and 2.5, QwQ, and the distilled models built on them.
  *
  * The plain layer with biases on queries, keys and values, and rotation of halves. Small ones share the output matrix
- * with the embeddings. Some files bring a bias of the output. Per-tensor scales are applied to the attention's products
- * alone: llama.cpp, whose files with scales these would be, loads those of the feed-forward part and leaves them out.
+ * with the embeddings. Some files bring a bias of the output.
+ *
+ * llama.cpp loads the per-tensor scales of the feed-forward part and computes without them; so does this, that the same
+ * file gives the same numbers (see model_load_no_ffn_scales). Those of the attention's products count.
  */
 #include "model/arch.h"
 #include "model/model_load.h"

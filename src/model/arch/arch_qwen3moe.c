@@ -2,7 +2,8 @@
  * Architecture `qwen3moe`: the mixture-of-experts models of Qwen 3.
  *
  * The layer of qwen3 with experts in every block: softmax over all of them, the best are used, and their weights always
- * add up to 1 (released models all have norm_topk_prob; converters write no key for it).
+ * add up to 1 (released models all have norm_topk_prob; converters write no key for it, and one that says otherwise is
+ * ignored here as in llama.cpp).
  */
 #include "model/arch.h"
 #include "model/model_load.h"

@@ -26,16 +26,18 @@ struct model_file {
     uint32_t window;  /* attention.sliding_window */
     uint32_t experts; /* instead of a feed-forward part, where the layer's number is at least dense_layers */
     uint32_t used, dense_layers;
-    bool head_norms; /* attn_q_norm, attn_k_norm */
-    bool post_norms; /* post_attention_norm, post_ffw_norm */
-    bool convs;      /* layers 0, 2, 4, ... convolve instead of attending */
-    bool latent;     /* attention over compressed rows, as in deepseek2; kv_heads must be 1 */
+    bool head_norms;     /* attn_q_norm, attn_k_norm */
+    bool post_norms;     /* post_attention_norm, post_ffw_norm */
+    bool post_attention; /* the norm before the feed-forward part is called post_attention_norm */
+    bool convs;          /* layers 0, 2, 4, ... convolve instead of attending */
+    bool latent;         /* attention over compressed rows, as in deepseek2; kv_heads must be 1 */
     /* Faults: */
     const char *skip_key;    /* this key is left out */
     const char *skip_tensor; /* this tensor is left out */
     const char *reshape;     /* this tensor gets one row (or element) too many */
     const char *retype;      /* this tensor becomes I32 */
     const char *spoil;       /* this tensor holds a NaN */
+    const char *blow_up;     /* this tensor's values are a hundred million times too large */
     const char *extra;       /* a further tensor of this name, [4] */
     void (*more_keys)(struct gguf_writer *w);
 };
@@ -110,6 +112,7 @@ static inline void mf_stack(struct model_writer *m, const char *name, uint64_t n
     assert_non_null(data);
     for (size_t i = 0; i < n; i++) values[i] = offset + amplitude * mf_random(&m->rng);
     if (f->spoil && strcmp(f->spoil, name) == 0) values[n / 2] = NAN;
+    for (size_t i = 0; f->blow_up && strcmp(f->blow_up, name) == 0 && i < n; i++) values[i] *= 1e8f;
     if (type == GGML_TYPE_I32 || type == GGML_TYPE_F32) {
         memcpy(data, values, bytes);
     } else {
@@ -207,7 +210,7 @@ static inline void mf_layer(struct model_writer *m, uint32_t il) {
     mf_norm(m, il, "attn_norm", f->embd);
     mf_mix(m, il);
     if (f->post_norms) mf_norm(m, il, "post_attention_norm", f->embd);
-    mf_norm(m, il, "ffn_norm", f->embd);
+    mf_norm(m, il, f->post_attention ? "post_attention_norm" : "ffn_norm", f->embd);
     if (f->experts && il >= f->dense_layers) {
         mf_experts(m, il);
     } else {
