@@ -119,6 +119,7 @@ class Bench:
     def __init__(self, args, work):
         self.args, self.work = args, work
         self.source = os.path.join(work, "model.gguf")
+        self.memory_dir = None
         self.values = {}  # what -> one value a round
         self.notes = []
 
@@ -255,7 +256,7 @@ class Bench:
             shutil.copyfile(self.source, source)
             for _ in range(self.args.rounds):
                 self.round(source, in_memory, "memory", lambda p: warm(p) or True)
-            shutil.rmtree(in_memory)
+            self.memory_dir.cleanup()
         return layers, parts
 
     def memory_folder(self):
@@ -265,7 +266,8 @@ class Bench:
         if not os.path.isdir(MEMORY) or min(free, shutil.disk_usage(MEMORY).free) < 3.5 * self.args.size * GIB:
             self.notes.append("not enough free memory for the rounds in memory")
             return None
-        return tempfile.mkdtemp(prefix="strata-bench-", dir=MEMORY)
+        self.memory_dir = tempfile.TemporaryDirectory(prefix="strata-bench-", dir=MEMORY)  # removed at the end, however that comes
+        return self.memory_dir.name
 
 
 # ---- the table ----
