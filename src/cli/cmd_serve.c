@@ -36,7 +36,7 @@ static const char usage[] =
     "Model\n" CLI_SIGNER_HELP
     "  -c, --ctx N              context length in tokens (default: the model's own, at most 4096)\n"
     "  -b, --batch N            prompt tokens computed at once (default: 512)\n"
-    "      --kv-type TYPE       type of the KV cache: f16 (default) or f32\n"
+    "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
     "  -t, --threads N          threads of each local stage (default: every core)\n"
     "\n"
     "API\n"
@@ -63,7 +63,8 @@ struct options {
     uint32_t n_stages, n_local;
     struct wire_addr listen;
     uint32_t n_ctx, n_batch, n_threads;
-    bool kv_f32, json;
+    enum engine_kv_type kv_type;
+    bool json;
     struct cli_signer signer;
 };
 
@@ -214,7 +215,7 @@ static strata_err start_chain(struct server *s, struct strata_errmsg *em) {
                                .layer_count = s->layer_count,
                                .n_ctx = s->n_ctx,
                                .n_batch = s->o.n_batch < s->n_ctx ? s->o.n_batch : s->n_ctx,
-                               .kv_f32 = s->o.kv_f32,
+                               .kv_type = s->o.kv_type,
                                .log = &s->log};
     if (s->local) {
         co.prepare = local_prepare;
@@ -399,10 +400,8 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'S': return cli_signer_take(cli, optarg, &o->signer);
     default: break;
     }
-    if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-        return cli_usage(cli, "--kv-type must be f16 or f32, not '%s'", optarg);
-    o->kv_f32 = strcmp(optarg, "f32") == 0;
-    return CLI_OK;
+    if (engine_kv_parse(optarg, &o->kv_type)) return CLI_OK;
+    return cli_usage(cli, "--kv-type is f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
 }
 
 static int check_options(const struct cli *cli, const struct options *o) {

@@ -39,7 +39,7 @@ struct chain_options {
     const char *manifest_sha256;    /* of our own package; copied */
     uint32_t layer_count;
     uint32_t n_ctx, n_batch; /* both at least 1 */
-    bool kv_f32;
+    enum engine_kv_type kv_type;
     const struct log *log; /* outlives the chain */
 };
 

@@ -102,7 +102,7 @@ static void fill_assign(const struct stage *s, struct wire_msg_assign *m) {
                                   .end = s->end,
                                   .n_ctx = c->opt.n_ctx,
                                   .n_batch = c->opt.n_batch,
-                                  .kv_f32 = c->opt.kv_f32,
+                                  .kv_type = c->opt.kv_type,
                                   .next_addr = after->addr,
                                   .next_key = after->key,
                                   .prev_key = before->key};

@@ -18,7 +18,7 @@ struct stage_probe {
 struct stage_load {
     uint32_t first, end; /* half-open */
     uint32_t n_ctx, n_batch;
-    bool kv_f32;
+    enum engine_kv_type kv_type;
 };
 
 /* A loaded range; sizes in bytes. */

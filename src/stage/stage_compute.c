@@ -372,7 +372,7 @@ static void do_load(struct stage_compute *c, struct item *it) {
     struct stage_unit_info info = {0};
     const struct wire_msg_assign *a = it->assign;
     struct stage_load req = {
-        .first = a->first, .end = a->end, .n_ctx = a->n_ctx, .n_batch = a->n_batch, .kv_f32 = a->kv_f32};
+        .first = a->first, .end = a->end, .n_ctx = a->n_ctx, .n_batch = a->n_batch, .kv_type = a->kv_type};
     unload(c);
     pthread_mutex_lock(&c->lock);
     bool wanted = it->generation == c->generation;

@@ -66,7 +66,7 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
                                 .n_batch = req->n_batch,
                                 .n_threads = e->n_threads,
                                 .max_logits = 1, /* a stage samples after the last row only */
-                                .kv_type = req->kv_f32 ? ENGINE_KV_F32 : ENGINE_KV_F16};
+                                .kv_type = req->kv_type};
     struct unit *u = calloc(1, sizeof *u);
     if (!u) return err_nomem(em, "a stage");
     strata_err rc = open_package(e, (struct pkg_range){req->first, req->end}, PKG_MODEL_VERIFY, &u->model, em);

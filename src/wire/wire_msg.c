@@ -147,7 +147,7 @@ strata_err wire_msg_assign_encode(const struct wire_msg_assign *m, struct buf *o
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "session", m->session, "index",
                           (json_int_t)m->index, "count", (json_int_t)m->count, "first", (json_int_t)m->first, "end",
                           (json_int_t)m->end, "n_ctx", (json_int_t)m->n_ctx, "n_batch", (json_int_t)m->n_batch,
-                          "kv_type", m->kv_f32 ? "f32" : "f16", "manifest_sha256", m->manifest_sha256);
+                          "kv_type", engine_kv_name(m->kv_type), "manifest_sha256", m->manifest_sha256);
     if (o && m->count > 1) {
         json_t *n = json_pack("{s:s, s:s, s:s}", "next_addr", wire_addr_text(&m->next_addr, addr), "next_key",
                               ed25519_pub_text(&m->next_key, next), "prev_key", ed25519_pub_text(&m->prev_key, prev));
@@ -185,12 +185,9 @@ strata_err wire_msg_assign_decode(const void *data, size_t len, struct wire_msg_
     if (!rc) rc = jsonx_get_str(o, "", "kv_type", true, &kv, em);
     if (!rc) rc = get_hex(o, "manifest_sha256", WIRE_MSG_DIGEST - 1, m.manifest_sha256, em);
     if (!rc && m.count > 1) rc = assign_neighbours(o, &m, em);
-    if (!rc && strcmp(kv, "f16") != 0 && strcmp(kv, "f32") != 0)
-        rc = err_set(em, STRATA_EFORMAT, "kv_type '%.20s' is neither f16 nor f32", kv);
-    if (!rc) {
-        m.kv_f32 = strcmp(kv, "f32") == 0;
-        *out = m;
-    }
+    if (!rc && !engine_kv_parse(kv, &m.kv_type))
+        rc = err_set(em, STRATA_EFORMAT, "kv_type '%.20s' is not one that this build knows", kv);
+    if (!rc) *out = m;
     json_decref(o);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "decode/sampler.h"
+#include "engine/engine.h"
 #include "wire/wire_addr.h"
 #include "wire/wire_key.h"
 
@@ -53,7 +54,7 @@ struct wire_msg_assign {
     uint32_t index, count; /* this stage's place, from 0, and how many there are */
     uint32_t first, end;
     uint32_t n_ctx, n_batch;
-    bool kv_f32;
+    enum engine_kv_type kv_type;
     char manifest_sha256[WIRE_MSG_DIGEST];
     /* With count > 1: whom to dial (the next stage, or the first from the last), and whose dialling to accept (the
      * previous stage's key, or the last one's at the first stage). */

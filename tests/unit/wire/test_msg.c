@@ -185,7 +185,7 @@ static void test_assign_round_trip(void **state) {
                                 .end = 20,
                                 .n_ctx = 4096,
                                 .n_batch = 512,
-                                .kv_f32 = true,
+                                .kv_type = ENGINE_KV_Q8_0,
                                 .manifest_sha256 = D64,
                                 .next_addr = {.host = "fd00::7", .port = 9400}};
     struct wire_msg_assign r;
@@ -201,7 +201,7 @@ static void test_assign_round_trip(void **state) {
     assert_string_equal(r.next_addr.host, "fd00::7");
     assert_int_equal(r.next_addr.port, 9400);
     assert_true(ed25519_pub_equal(&r.next_key, &m.next_key) && ed25519_pub_equal(&r.prev_key, &m.prev_key));
-    assert_true(r.kv_f32 && r.index == 2 && r.count == 3 && r.first == 10 && r.end == 20);
+    assert_true(r.kv_type == ENGINE_KV_Q8_0 && r.index == 2 && r.count == 3 && r.first == 10 && r.end == 20);
     assert_true(r.n_ctx == 4096 && r.n_batch == 512);
     buf_deinit(&b);
 }
