@@ -81,11 +81,12 @@ static strata_err make_tensors(struct model_state *st, const struct arch *arch, 
                                       .no_alloc = true};
     st->layer = calloc(n_layers, sizeof *st->layer);
     st->ctx = ggml_init(params);
-    if (st->bytes)
+    if (st->bytes && !backend->dry)
         st->buffer =
             ggml_backend_dev_buffer_from_host_ptr(backend->dev, st->memory, (size_t)st->bytes, (size_t)st->bytes);
-    if (!st->layer || !st->ctx || (st->bytes && !st->buffer)) return err_nomem(em, "the state's tables");
-    char *at = st->memory;
+    if (!st->layer || !st->ctx || (st->memory && !st->buffer)) return err_nomem(em, "the state's tables");
+    /* Only to measure: any address that is none of ours. */
+    uintptr_t at = backend->dry ? backend->alignment : (uintptr_t)st->memory;
     for (size_t i = 0; i < n_layers; i++) {
         struct model_plane_dims dims[MODEL_STATE_PLANES];
         dims_of(arch, hp, st->range.first + (uint32_t)i, dims);
@@ -94,7 +95,9 @@ static strata_err make_tensors(struct model_state *st, const struct arch *arch, 
             uint32_t rows = rows_of(st, &dims[p]);
             struct ggml_tensor *t =
                 ggml_new_tensor_2d(st->ctx, type_of(st, &dims[p]), dims[p].width, (int64_t)rows * st->n_slots);
-            if (ggml_backend_tensor_alloc(st->buffer, t, at) != GGML_STATUS_SUCCESS)
+            if (backend->dry)
+                t->data = (void *)at;
+            else if (ggml_backend_tensor_alloc(st->buffer, t, (void *)at) != GGML_STATUS_SUCCESS)
                 return err_set(em, STRATA_EINTERNAL, "ggml refused the state's memory");
             at += plane_bytes(st, &dims[p], backend->alignment);
             /* A window that the context never exceeds is none. */
@@ -113,19 +116,10 @@ strata_err model_state_init(struct model_state *out, const struct arch *arch, co
                              .n_rows = (uint32_t)padded(opt->n_ctx, MODEL_STATE_STEP),
                              .slack = opt->n_batch,
                              .type = opt->type};
-    char want[32], have[32];
+    char want[32];
     strata_err rc = total_bytes(&st, arch, hp, backend->alignment, opt->n_pool, em);
     if (rc) goto out;
-    uint64_t available = model_backend_memory_available();
-    if (st.pool_bytes > available) {
-        rc = err_set(em, STRATA_ENOMEM,
-                     "a context of %u positions needs %s for the KV cache, and %s of memory is available; lower the "
-                     "context length",
-                     (unsigned)opt->n_pool, progress_bytes(want, sizeof want, st.pool_bytes),
-                     progress_bytes(have, sizeof have, available));
-        goto out;
-    }
-    if (st.bytes) {
+    if (st.bytes && !backend->dry) {
         st.memory =
             mmap(NULL, (size_t)st.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (st.memory == MAP_FAILED) {

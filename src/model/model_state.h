@@ -61,8 +61,9 @@ struct model_state_options {
 
 struct arch;
 
-/* Fails with ENOMEM, telling how much is asked for, before anything is taken; with EINVAL, naming the layer, when rows
- * are not whole blocks of a quantized type. */
+/* Fails with EINVAL, naming the layer, when rows are not whole blocks of a quantized type; with ENOMEM, telling how
+ * much is asked for, when the system gives no address space. Whether the memory is there is for the caller to ask, who
+ * knows what else is wanted. With a backend that only measures, the planes have their sizes and nothing behind them. */
 strata_err model_state_init(struct model_state *st, const struct arch *arch, const struct model_hparams *hp,
                             struct pkg_range range, const struct model_backend *backend,
                             const struct model_state_options *opt, struct strata_errmsg *em);
