@@ -8,6 +8,7 @@
 #include "base/jsonx.h"
 #include "cli/cli_engine.h"
 #include "cli/cli_signer.h"
+#include "cli/run_session.h"
 #include "decode/sampler.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
@@ -38,6 +39,9 @@ static const char usage[] =
     "      --chat               wrap the prompt as a user's message in the model's chat template\n"
     "      --special            text such as <|im_start|> in the prompt means the control token of that name\n"
     "      --ids                the prompt is token ids, and token ids are printed; needs no tokenizer\n"
+    "      --session FILE       begin with what FILE holds of an earlier run's state, as far as the prompt begins "
+    "like\n"
+    "                           that run's text, and keep this run's state there at the end\n"
     "\n"
     "Generation\n"
     "  -n, --predict N          most tokens to generate (default: 128; 0: only run the prompt)\n"
@@ -73,12 +77,13 @@ static const char usage[] =
     "\n"
     "Examples:\n"
     "  strata run model.gguf --chat -p 'Why is the sky blue?' --temp 0.7 --top-p 0.9\n"
+    "  strata run model.gguf --session book.state -f book-and-question.txt\n"
     "  strata run model-package --dry-run --layers 0..20 -c 32768\n";
 
 enum { MAX_PROMPT_BYTES = 16 << 20, MAX_TEXT_BYTES = 64 << 20 };
 
 struct options {
-    const char *path, *prompt, *file;
+    const char *path, *prompt, *file, *session;
     struct sampler_params sampling;
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
@@ -89,8 +94,10 @@ struct options {
 
 struct figures {
     double load_s, prefill_s, decode_s;
-    uint32_t n_prompt, n_decode; /* tokens run in each phase */
-    const char *finish;          /* "stop", "length", "context", "interrupted" */
+    uint32_t n_prompt;
+    uint32_t n_restored;          /* of the prompt, from a session */
+    uint32_t n_prefill, n_decode; /* tokens run in each phase */
+    const char *finish;           /* "stop", "length", "context", "interrupted" */
 };
 
 struct run {
@@ -243,7 +250,8 @@ static struct engine_options engine_options_of(const struct run *r) {
 static strata_err load(struct run *r, struct strata_errmsg *em) {
     const struct options *o = &r->o;
     uint64_t start = clock_now_ns();
-    strata_err rc = open_model(r, true, em);
+    strata_err rc = o->session ? run_session_probe(o->session, em) : STRATA_OK;
+    if (!rc) rc = open_model(r, true, em);
     if (rc) return rc;
     const struct engine_options eo = engine_options_of(r);
     rc = engine_new(r->pkg, &eo, &r->engine, em);
@@ -290,7 +298,7 @@ static strata_err dry_run(struct run *r, bool *fits, struct strata_errmsg *em) {
 static strata_err prefill(struct run *r, const float **logits, struct strata_errmsg *em) {
     uint32_t n = r->fig.n_prompt, step = engine_info(r->engine)->n_batch;
     *logits = NULL;
-    for (uint32_t pos = 0; pos < n && !cli_interrupted(); pos += step) {
+    for (uint32_t pos = r->fig.n_restored; pos < n && !cli_interrupted(); pos += step) {
         bool last = n - pos <= step;
         struct engine_batch b = {.pos = pos,
                                  .n_tokens = last ? n - pos : step,
@@ -298,6 +306,7 @@ static strata_err prefill(struct run *r, const float **logits, struct strata_err
                                  .want = last ? ENGINE_OUT_LAST : ENGINE_OUT_NONE};
         strata_err rc = engine_run(r->engine, &b, logits, em);
         if (rc) return rc;
+        r->fig.n_prefill += b.n_tokens;
     }
     for (uint32_t i = 0; i < n; i++) sampler_accept(r->sampler, r->ids.id[i]);
     return STRATA_OK;
@@ -366,8 +375,12 @@ static strata_err take_profile(struct run *r, const char *phase, struct strata_e
 
 static strata_err run(struct run *r, struct strata_errmsg *em) {
     const float *logits;
+    strata_err rc = STRATA_OK;
+    if (r->o.session)
+        rc = run_session_restore(r->o.session, r->engine, r->ids.id, r->fig.n_prompt, &r->fig.n_restored, em);
+    if (rc) return rc;
     uint64_t start = clock_now_ns();
-    strata_err rc = prefill(r, &logits, em);
+    rc = prefill(r, &logits, em);
     r->fig.prefill_s = clock_since_s(start);
     if (!rc) rc = take_profile(r, "prefill", em);
     if (rc) return rc;
@@ -381,6 +394,7 @@ static strata_err run(struct run *r, struct strata_errmsg *em) {
     }
     if (!r->o.json && r->o.n_predict > 0) putchar('\n');
     if (!r->o.json) fflush(stdout);
+    if (!rc && r->o.session) rc = run_session_save(r->o.session, r->engine, r->ids.id, em);
     return rc ? rc : take_profile(r, "decode", em);
 }
 
@@ -392,8 +406,8 @@ static double rate(uint32_t n, double seconds) {
 
 static void report(const struct run *r) {
     const struct figures *f = &r->fig;
-    fprintf(stderr, "prefill: %u tokens, %.3f s, %.1f tokens/s\n", (unsigned)f->n_prompt, f->prefill_s,
-            rate(f->n_prompt, f->prefill_s));
+    fprintf(stderr, "prefill: %u tokens, %.3f s, %.1f tokens/s\n", (unsigned)f->n_prefill, f->prefill_s,
+            rate(f->n_prefill, f->prefill_s));
     fprintf(stderr, "decode: %u tokens, %.3f s, %.1f tokens/s (%s)\n", (unsigned)f->n_decode, f->decode_s,
             rate(f->n_decode, f->decode_s), f->finish);
 }
@@ -407,11 +421,15 @@ static strata_err report_json(const struct run *r, struct strata_errmsg *em) {
         json_array_append_new(tokens, json_integer(r->ids.id[k]));
     json_t *root =
         json_pack("{s:s%, s:o, s:s, s:{s:I, s:f, s:f}, s:{s:I, s:f, s:f}, s:f, s:o}", "text", buf_cstr(&r->text),
-                  r->text.len, "tokens", tokens, "finish", f->finish, "prefill", "tokens", (json_int_t)f->n_prompt,
-                  "seconds", f->prefill_s, "tokens_per_second", rate(f->n_prompt, f->prefill_s), "decode", "tokens",
+                  r->text.len, "tokens", tokens, "finish", f->finish, "prefill", "tokens", (json_int_t)f->n_prefill,
+                  "seconds", f->prefill_s, "tokens_per_second", rate(f->n_prefill, f->prefill_s), "decode", "tokens",
                   (json_int_t)f->n_decode, "seconds", f->decode_s, "tokens_per_second", rate(f->n_decode, f->decode_s),
                   "load_seconds", f->load_s, "engine", cli_engine_json(engine_info(r->engine)));
     bool added = root && (!r->profile || json_object_set(root, "profile", r->profile) == 0);
+    if (added && r->o.session)
+        added = json_object_set_new(root, "session",
+                                    json_pack("{s:I, s:I}", "restored", (json_int_t)f->n_restored, "saved",
+                                              (json_int_t)engine_pos(r->engine, 0))) == 0;
     strata_err rc = added ? jsonx_dump(root, true, &out, em) : err_nomem(em, "the report");
     if (!rc) puts(buf_cstr(&out));
     json_decref(root);
@@ -440,6 +458,7 @@ enum {
     OPT_OVER_MEMORY,
     OPT_DRY_RUN,
     OPT_LAYERS,
+    OPT_SESSION,
     OPT_JSON
 };
 
@@ -468,6 +487,7 @@ static const struct option long_options[] = {
     {"over-memory", no_argument, NULL, OPT_OVER_MEMORY},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"layers", required_argument, NULL, OPT_LAYERS},
+    {"session", required_argument, NULL, OPT_SESSION},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -516,6 +536,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
         case OPT_PROFILE: o->profile = true; break;
         case OPT_OVER_MEMORY: o->over_memory = true; break;
         case OPT_DRY_RUN: o->dry_run = true; break;
+        case OPT_SESSION: o->session = optarg; break;
         case OPT_LAYERS:
             if (!cli_parse_range(optarg, &o->layers.first, &o->layers.end))
                 return cli_usage(cli, "--layers is FIRST..END, such as 0..20, not '%s'", optarg);

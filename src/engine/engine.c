@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include "engine/engine_input.h"
+#include "engine/engine_internal.h"
 #include "engine/engine_profile.h"
 #include "model/model.h"
 
@@ -25,6 +26,7 @@ struct reach {
 
 struct engine {
     struct engine_info info;
+    const struct pkg_model *pkg; /* borrowed */
     struct model_backend backend;
     struct model model;
     struct model_state state;
@@ -120,6 +122,7 @@ static strata_err make_state(struct engine *e, enum engine_kv_type type, struct 
 /* Everything whose size matters, by the backend: made, or only measured. */
 static strata_err prepare(struct engine *e, const struct pkg_model *m, const struct engine_options *opt,
                           struct strata_errmsg *em) {
+    e->pkg = m;
     strata_err rc = model_init(&e->model, m, &e->backend, em);
     if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
     if (!rc) rc = make_state(e, opt->kv_type, em);
@@ -436,17 +439,56 @@ strata_err engine_save_rows(const struct engine *e, uint32_t seq, uint32_t first
 
 strata_err engine_load_rows(struct engine *e, uint32_t seq, uint32_t first, uint32_t end, const void *in,
                             struct strata_errmsg *em) {
-    if (seq >= e->info.n_seq || first >= end || end > e->info.n_ctx || first != e->n_past[seq])
+    if (first != engine_pos(e, seq))
+        return err_set(em, STRATA_EINVAL, "positions %u..%u of sequence %u cannot be loaded: it has %u",
+                       (unsigned)first, (unsigned)end, (unsigned)seq, (unsigned)engine_pos(e, seq));
+    strata_err rc = engine_check_restore(e, seq, first, end, em);
+    if (rc) return rc;
+    model_state_load(&e->state, seq, first, end, in);
+    engine_note_restored(e, seq, end, model_state_whole_from(&e->state, first, end) > first ? end : 0);
+    return STRATA_OK;
+}
+
+/* ---- for the other files of this folder ---- */
+
+const struct model_state *engine_state(const struct engine *e) {
+    return &e->state;
+}
+
+struct model_state *engine_state_mut(struct engine *e) {
+    return &e->state;
+}
+
+const struct pkg_model *engine_package(const struct engine *e) {
+    return e->pkg;
+}
+
+const struct model *engine_model(const struct engine *e) {
+    return &e->model;
+}
+
+uint32_t engine_reach(const struct engine *e, uint32_t seq) {
+    const struct reach *r = &e->reach[seq];
+    uint32_t ring = has_rings(e) && r->high > e->state.slack ? r->high - e->state.slack : 0;
+    return ring > r->low ? ring : r->low;
+}
+
+strata_err engine_check_restore(const struct engine *e, uint32_t seq, uint32_t first, uint32_t end,
+                                struct strata_errmsg *em) {
+    if (seq >= e->info.n_seq || first >= end || end > e->info.n_ctx || first > e->n_past[seq])
         return err_set(em, STRATA_EINVAL, "positions %u..%u of sequence %u cannot be loaded", (unsigned)first,
                        (unsigned)end, (unsigned)seq);
-    if (end - first > e->info.n_pool - e->n_used)
+    uint32_t others = e->n_used - (e->n_past[seq] - first);
+    if (end - first > e->info.n_pool - others)
         return err_set(em, STRATA_ELIMIT, "%u more positions do not fit: all sequences together have %u of %u",
-                       (unsigned)(end - first), (unsigned)e->n_used, (unsigned)e->info.n_pool);
-    model_state_load(&e->state, seq, first, end, in);
-    if (model_state_whole_from(&e->state, first, end) > first) e->reach[seq].low = end;
+                       (unsigned)(end - first), (unsigned)others, (unsigned)e->info.n_pool);
+    return STRATA_OK;
+}
+
+void engine_note_restored(struct engine *e, uint32_t seq, uint32_t end, uint32_t low) {
+    if (low > e->reach[seq].low) e->reach[seq].low = low;
     note_written(e, seq, end);
     set_pos(e, seq, end);
-    return STRATA_OK;
 }
 
 const char *engine_architectures(void) {

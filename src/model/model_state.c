@@ -180,11 +180,41 @@ void model_state_wipe(struct model_state *st, uint32_t slot, uint32_t first, uin
         }
 }
 
-/* The first position of [first, end) that plane p needs for going on from `end`. */
-static uint32_t needed_from(const struct model_plane *p, uint32_t first, uint32_t end) {
+/* ---- rows ---- */
+
+uint32_t model_state_needed_from(const struct model_plane *p, uint32_t first, uint32_t end) {
     uint32_t back = p->window ? p->window - 1 : p->rows;
     uint32_t from = end > back ? end - back : 0;
     return p->rows && from > first ? from : first;
+}
+
+/* Rows from position *pos on, up to `end`, as far as they lie side by side: their place in the plane and, returned,
+ * their bytes. Moves *pos behind them. */
+static size_t next_run(const struct model_plane *p, uint32_t slot, uint32_t *pos, uint32_t end, size_t *offset) {
+    uint32_t row = *pos % p->rows, n = p->rows - row;
+    if (n > end - *pos) n = end - *pos;
+    *offset = ((size_t)slot * p->rows + row) * p->t->nb[1];
+    *pos += n;
+    return n * p->t->nb[1];
+}
+
+char *model_state_save_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end, char *out) {
+    for (uint32_t pos = from; pos < end;) {
+        size_t offset, n = next_run(p, slot, &pos, end, &offset);
+        ggml_backend_tensor_get(p->t, out, offset, n);
+        out += n;
+    }
+    return out;
+}
+
+const char *model_state_load_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end,
+                                  const char *in) {
+    for (uint32_t pos = from; pos < end;) {
+        size_t offset, n = next_run(p, slot, &pos, end, &offset);
+        ggml_backend_tensor_set(p->t, in, offset, n);
+        in += n;
+    }
+    return in;
 }
 
 uint64_t model_state_rows_bytes(const struct model_state *st, uint32_t first, uint32_t end) {
@@ -192,7 +222,7 @@ uint64_t model_state_rows_bytes(const struct model_state *st, uint32_t first, ui
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            if (p->t) n += (uint64_t)(end - needed_from(p, first, end)) * p->t->nb[1];
+            if (p->t) n += (uint64_t)(end - model_state_needed_from(p, first, end)) * p->t->nb[1];
         }
     return n;
 }
@@ -201,7 +231,7 @@ uint32_t model_state_whole_from(const struct model_state *st, uint32_t first, ui
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            if (p->t && needed_from(p, first, end) > first) return end;
+            if (p->t && model_state_needed_from(p, first, end) > first) return end;
         }
     return first;
 }
@@ -211,8 +241,7 @@ void model_state_save(const struct model_state *st, uint32_t slot, uint32_t firs
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            for (uint32_t pos = p->t ? needed_from(p, first, end) : end; pos < end; pos++, at += p->t->nb[1])
-                memcpy(at, row_of(p, slot, pos), p->t->nb[1]);
+            if (p->t) at = model_state_save_rows(p, slot, model_state_needed_from(p, first, end), end, at);
         }
 }
 
@@ -221,7 +250,6 @@ void model_state_load(struct model_state *st, uint32_t slot, uint32_t first, uin
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            for (uint32_t pos = p->t ? needed_from(p, first, end) : end; pos < end; pos++, at += p->t->nb[1])
-                memcpy(row_of(p, slot, pos), at, p->t->nb[1]);
+            if (p->t) at = model_state_load_rows(p, slot, model_state_needed_from(p, first, end), end, at);
         }
 }

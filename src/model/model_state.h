@@ -80,6 +80,16 @@ void model_state_clear(struct model_state *st, uint32_t slot);
 void model_state_wipe(struct model_state *st, uint32_t slot, uint32_t first, uint32_t end);
 
 /*
+ * One plane's rows of positions [from, end), from a slot to a contiguous buffer and back. A ring holds the last `rows`
+ * positions that were written to it. Returns the end of the buffer's part.
+ */
+char *model_state_save_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end, char *out);
+const char *model_state_load_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end,
+                                  const char *in);
+/* The first position of [first, end) that a plane needs for going on from `end`. */
+uint32_t model_state_needed_from(const struct model_plane *p, uint32_t first, uint32_t end);
+
+/*
  * Copies rows of positions [first, end) between a slot and a contiguous buffer, plane after plane, layer by layer from
  * the range's first. Positions that a ring no longer holds, or does not need for going on from `end`, are left out:
  * model_state_rows_bytes counts exactly what is copied.
