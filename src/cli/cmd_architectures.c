@@ -23,10 +23,11 @@ static const char usage[] =
 
 enum { MAX_TYPES = 64 };
 
-/* Types of a GGUF file that matrices can have, by their ids. */
+/* Names of types: of those of a GGUF file that matrices can have, and of the cache's. */
 struct types {
     const char *name[MAX_TYPES];
     size_t n;
+    const char *kv[ENGINE_KV_COUNT];
 };
 
 static strata_err find_types(struct types *t, struct strata_errmsg *em) {
@@ -38,6 +39,7 @@ static strata_err find_types(struct types *t, struct strata_errmsg *em) {
             model_backend_can_use(&backend, id, true))
             t->name[t->n++] = gguf_types_tensor_name(id);
     model_backend_deinit(&backend);
+    for (int i = 0; i < ENGINE_KV_COUNT; i++) t->kv[i] = engine_kv_name((enum engine_kv_type)i);
     return STRATA_OK;
 }
 
@@ -53,13 +55,7 @@ static void print_list(const char *title, const char *const *names, size_t n) {
     putchar('\n');
 }
 
-static size_t kv_names(const char *names[ENGINE_KV_COUNT]) {
-    for (int i = 0; i < ENGINE_KV_COUNT; i++) names[i] = engine_kv_name((enum engine_kv_type)i);
-    return ENGINE_KV_COUNT;
-}
-
 static void print_text(const struct types *t) {
-    const char *kv[ENGINE_KV_COUNT];
     printf("%-10s %-7s %-6s %-9s %-6s  %s\n", "name", "experts", "window", "recurrent", "latent", "models");
     for (size_t i = 0; arch_at(i); i++) {
         const struct arch_about *a = &arch_at(i)->about;
@@ -68,7 +64,7 @@ static void print_text(const struct types *t) {
     }
     putchar('\n');
     print_list("types of matrices:", t->name, t->n);
-    print_list("types of the KV cache:", kv, kv_names(kv));
+    print_list("types of the KV cache:", t->kv, ENGINE_KV_COUNT);
 }
 
 static void print_markdown_row(const char *title, const char *const *names, size_t n) {
@@ -78,7 +74,6 @@ static void print_markdown_row(const char *title, const char *const *names, size
 }
 
 static void print_markdown(const struct types *t) {
-    const char *kv[ENGINE_KV_COUNT];
     puts("| architecture | models | experts | window | recurrent | latent attention | notes |\n"
          "|---|---|---|---|---|---|---|");
     for (size_t i = 0; arch_at(i); i++) {
@@ -88,7 +83,7 @@ static void print_markdown(const struct types *t) {
     }
     puts("\n| types of | | |\n|---|---|---|");
     print_markdown_row("matrices", t->name, t->n);
-    print_markdown_row("the KV cache", kv, kv_names(kv));
+    print_markdown_row("the KV cache", t->kv, ENGINE_KV_COUNT);
 }
 
 /* ---- for programs ---- */
@@ -101,7 +96,6 @@ static json_t *list_json(const char *const *names, size_t n) {
 
 static strata_err print_json(const struct types *t, struct strata_errmsg *em) {
     static const char *const has[] = {[ARCH_NONE] = "none", [ARCH_SOME] = "some", [ARCH_ALL] = "all"};
-    const char *kv[ENGINE_KV_COUNT];
     json_t *archs = json_array();
     for (size_t i = 0; arch_at(i); i++) {
         const struct arch_about *a = &arch_at(i)->about;
@@ -111,7 +105,7 @@ static strata_err print_json(const struct types *t, struct strata_errmsg *em) {
                                         has[a->recurrent], "latent", has[a->latent], "notes", a->notes));
     }
     json_t *root = json_pack("{s:o, s:o, s:o}", "architectures", archs, "matrix_types", list_json(t->name, t->n),
-                             "kv_types", list_json(kv, kv_names(kv)));
+                             "kv_types", list_json(t->kv, ENGINE_KV_COUNT));
     strata_err rc = root ? cli_print_json(root, em) : err_nomem(em, "the list");
     json_decref(root);
     return rc;
