@@ -139,6 +139,11 @@ static struct ggml_tensor *rope_factors(const struct model *m, uint32_t n_ctx) {
     return n_ctx > m->hp.rope.n_ctx_orig ? w->rope_long : w->rope_short;
 }
 
+bool model_rotates_long(const struct model *m, uint32_t n_ctx) {
+    struct ggml_tensor *f = rope_factors(m, n_ctx);
+    return f && f == m->weights.rope_long;
+}
+
 /* One set of cells and masks for each kind of plane that the range has. */
 static strata_err window_inputs(struct model_build *b, struct strata_errmsg *em) {
     const struct model_state *st = b->state;

@@ -22,6 +22,9 @@ struct model_backend {
     ggml_backend_buffer_type_t buft;
     size_t alignment; /* that an address of a tensor must have */
     uint32_t n_threads;
+    /* Only to measure: tensors of weights and state get addresses, but nothing is read, mapped or taken for them. Set
+     * by the caller after model_backend_init. */
+    bool dry;
 };
 
 /*
@@ -47,7 +50,7 @@ const char *model_backend_describe(const struct model_backend *b, char *out, siz
  */
 bool model_backend_can_use(const struct model_backend *b, uint32_t type, bool rows);
 
-/* Bytes of main memory that could be had now without swapping; UINT64_MAX when the system does not tell. */
+/* Bytes of main memory that could be had now without swapping (see base/memory.h). */
 uint64_t model_backend_memory_available(void);
 
 #endif

@@ -84,7 +84,8 @@ struct model_loader {
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
                                struct pkg_range range, const struct model_hparams *hp,
                                const struct model_backend *backend, struct strata_errmsg *em);
-/* Checks that every tensor was claimed, wraps or copies the bytes. Call model_loader_deinit whatever happens. */
+/* Checks that every tensor was claimed, wraps or copies the bytes. Call model_loader_deinit whatever happens. With a
+ * backend that only measures, the bytes are counted and not looked at, and the tensors cannot be computed with. */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
 /* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
  * model_weights_finish, which asks the system for the file's pages. */
