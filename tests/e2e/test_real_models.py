@@ -132,6 +132,23 @@ class Perplexity(unittest.TestCase):
     def test_smollm2(self):
         self.recorded("smollm2", common.MODEL, MAX_PERPLEXITY)
 
+    @common.needs_model
+    def test_cache_types(self):
+        """Two chunks with each other type of the cache: as llama.cpp with the same type."""
+        for kv in ("bf16", "q8_0", "q4_0"):
+            with self.subTest(kv):
+                entry = load("perplexity.json")["smollm2-" + kv]
+                got = measure(common.MODEL, 2, "--kv-type", kv)
+                self.check(f"smollm2, {kv}", got["running"], entry["running"],
+                           MAX_PERPLEXITY if kernels(common.MODEL) == entry["backend"] else 3 * MAX_PERPLEXITY_OTHER_KERNELS)
+
+    @unittest.skipUnless(golden.PEER, "PEER_RUN names no llama.cpp")
+    @common.needs_model
+    def test_live(self):
+        got, want = measure(common.MODEL, CHUNKS)["running"], peer_running(common.MODEL, CHUNKS)
+        self.assertEqual(len(want), CHUNKS)
+        self.check("smollm2, live", got, want, MAX_PERPLEXITY)
+
 
 class Command(unittest.TestCase):
     """`strata perplexity` itself, on a generated model."""
