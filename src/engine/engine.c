@@ -95,6 +95,7 @@ static void describe(struct engine *e) {
     i->n_threads = e->backend.n_threads;
     i->weight_bytes = m->weights.bytes;
     i->copied_bytes = m->weights.copied_bytes;
+    i->token_bytes = model_token_bytes(m);
     i->kv_bytes = e->state.pool_bytes;
     i->scratch_bytes = e->graphs.scratch;
     model_backend_describe(&e->backend, i->backend, sizeof i->backend);

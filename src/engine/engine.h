@@ -46,6 +46,7 @@ struct engine_info {
     uint32_t n_embd, n_vocab, n_ctx, n_ctx_train, n_seq, n_pool, n_batch, n_threads;
     uint64_t weight_bytes;  /* tensors of this range, mapped or copied */
     uint64_t copied_bytes;  /* of these, copied because their place in the file is not aligned */
+    uint64_t token_bytes;   /* of the weights, read to compute one token: of experts only those that it uses */
     uint64_t kv_bytes;      /* state of all sequences when n_pool positions are used */
     uint64_t scratch_bytes; /* compute buffers */
     /* The device and the instruction sets that its kernels were built for, such as "CPU AVX2=1 FMA=1": processors for
