@@ -24,16 +24,20 @@ struct block {
 static strata_err read_piece(void *user, size_t i, struct strata_errmsg *em) {
     struct block *b = user;
     size_t from = b->n / b->pieces * i, end = i + 1 == b->pieces ? b->n : b->n / b->pieces * (i + 1);
-    uint64_t s[8] = {0};
+    uint64_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     (void)em;
     if (b->fill) {
         memset(b->words + from, 1, (end - from) * sizeof *b->words);
         return STRATA_OK;
     }
-    for (size_t k = from; k + 8 <= end; k += 8)
-        for (size_t j = 0; j < 8; j++) s[j] += b->words[k + j];
-    for (size_t j = 1; j < 8; j++) s[0] += s[j];
-    b->sums[i] += s[0];
+    /* Four sums that do not wait for each other: the processor can add faster than memory can deliver. */
+    for (const uint64_t *w = b->words + from, *stop = b->words + end; stop - w >= 8; w += 8) {
+        s0 += w[0] + w[4];
+        s1 += w[1] + w[5];
+        s2 += w[2] + w[6];
+        s3 += w[3] + w[7];
+    }
+    b->sums[i] += s0 + s1 + s2 + s3;
     return STRATA_OK;
 }
 
