@@ -37,6 +37,7 @@ static const char usage[] =
     "  -t, --threads N       threads (default: every core)\n"
     "  -c, --ctx N           context length of a sequence (default: what the figures need)\n"
     "      --kv-type TYPE    type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
+    "      --no-repack       leave the weights as they are in the file: less private memory, slower products\n"
     "      --json            print one JSON object instead of text\n"
     "  -h, --help            this text\n"
     "\n"
@@ -51,7 +52,7 @@ struct options {
     const char *path;
     uint32_t n_prompt, n_decode, n_seq, n_steps, n_rounds, n_threads, n_ctx;
     enum engine_kv_type kv_type;
-    bool json;
+    bool json, no_repack;
 };
 
 /* One figure: tokens a second, a value for each round. */
@@ -201,7 +202,8 @@ static strata_err load(struct bench *b, struct strata_errmsg *em) {
                                 .n_seq = o->n_seq,
                                 .max_logits = o->n_seq ? o->n_seq : 1,
                                 .n_threads = o->n_threads,
-                                .kv_type = o->kv_type};
+                                .kv_type = o->kv_type,
+                                .keep_mapped = o->no_repack};
     struct vocab *vocab = NULL;
     struct strata_errmsg ignored;
     uint64_t start = clock_now_ns();
@@ -255,6 +257,7 @@ static void report(const struct bench *b) {
     printf("%-34s %10.3f s          (loaded after %.3f s)\n", "load to the first token", b->first_s, b->load_s);
     print_bytes("weights", i->weight_bytes);
     if (i->copied_bytes) print_bytes("  of these, copied", i->copied_bytes);
+    if (i->repacked_bytes) print_bytes("  of these, repacked", i->repacked_bytes);
     print_bytes("state of all sequences", i->kv_bytes);
     print_bytes("scratch", i->scratch_bytes);
     if (!b->decode.n) return;
@@ -274,11 +277,12 @@ static json_t *figure_json(const struct figure *f, uint32_t n) {
 static strata_err report_json(const struct bench *b, struct strata_errmsg *em) {
     const struct engine_info *i = engine_info(b->engine);
     json_t *root = json_pack(
-        "{s:s, s:s, s:I, s:s, s:o, s:o, s:o, s:{s:f, s:f}, s:{s:I, s:I, s:I, s:I}, s:{s:I, s:f, s:f}}", "architecture",
-        i->arch, "backend", i->backend, "threads", (json_int_t)i->n_threads, "kv_type", engine_kv_name(b->o.kv_type),
-        "prefill", figure_json(&b->prefill, b->o.n_prompt), "decode", figure_json(&b->decode, b->o.n_decode), "batch",
-        figure_json(&b->batch, b->o.n_seq), "load", "seconds", b->load_s, "seconds_to_first_token", b->first_s,
-        "memory", "weight_bytes", (json_int_t)i->weight_bytes, "copied_bytes", (json_int_t)i->copied_bytes, "kv_bytes",
+        "{s:s, s:s, s:I, s:s, s:o, s:o, s:o, s:{s:f, s:f}, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:f, s:f}}",
+        "architecture", i->arch, "backend", i->backend, "threads", (json_int_t)i->n_threads, "kv_type",
+        engine_kv_name(b->o.kv_type), "prefill", figure_json(&b->prefill, b->o.n_prompt), "decode",
+        figure_json(&b->decode, b->o.n_decode), "batch", figure_json(&b->batch, b->o.n_seq), "load", "seconds",
+        b->load_s, "seconds_to_first_token", b->first_s, "memory", "weight_bytes", (json_int_t)i->weight_bytes,
+        "copied_bytes", (json_int_t)i->copied_bytes, "repacked_bytes", (json_int_t)i->repacked_bytes, "kv_bytes",
         (json_int_t)i->kv_bytes, "scratch_bytes", (json_int_t)i->scratch_bytes, "bandwidth", "bytes_per_token",
         (json_int_t)b->token_bytes, "bytes_per_second", b->read_rate, "share", share(b));
     strata_err rc = root ? cli_print_json(root, em) : err_nomem(em, "the report");
@@ -288,7 +292,7 @@ static strata_err report_json(const struct bench *b, struct strata_errmsg *em) {
 
 /* ---- options ---- */
 
-enum { OPT_BATCH = 256, OPT_STEPS, OPT_KV_TYPE, OPT_JSON };
+enum { OPT_BATCH = 256, OPT_STEPS, OPT_KV_TYPE, OPT_NO_REPACK, OPT_JSON };
 
 static const struct option long_options[] = {
     {"prompt", required_argument, NULL, 'p'},
@@ -299,6 +303,7 @@ static const struct option long_options[] = {
     {"threads", required_argument, NULL, 't'},
     {"ctx", required_argument, NULL, 'c'},
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
+    {"no-repack", no_argument, NULL, OPT_NO_REPACK},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -330,6 +335,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
     while ((opt = getopt_long(argc, argv, ":p:n:r:t:c:h", long_options, NULL)) != -1) {
         switch (opt) {
         case OPT_JSON: o->json = true; break;
+        case OPT_NO_REPACK: o->no_repack = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
             if (!engine_kv_parse(optarg, &o->kv_type))

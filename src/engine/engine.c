@@ -95,6 +95,7 @@ static void describe(struct engine *e) {
     i->n_threads = e->backend.n_threads;
     i->weight_bytes = m->weights.bytes;
     i->copied_bytes = m->weights.copied_bytes;
+    i->repacked_bytes = m->weights.repacked_bytes;
     i->token_bytes = model_token_bytes(m);
     i->kv_bytes = e->state.pool_bytes;
     i->scratch_bytes = e->graphs.scratch;
@@ -116,6 +117,7 @@ strata_err engine_new(const struct pkg_model *m, const struct engine_options *op
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
     strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->n_threads, em);
+    e->backend.keep_mapped = opt->keep_mapped;
     if (!rc) rc = model_init(&e->model, m, &e->backend, em);
     if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
     if (!rc) rc = make_state(e, opt->kv_type, em);
