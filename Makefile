@@ -64,6 +64,7 @@ help:
 ## make bench-text   tokenizer speed beside llama.cpp, one table
 ## make bench-package  writing, checking and inspecting packages beside cp and sha256sum, one table (12 GB of disk)
 ## make lint       formatting, static analysis, -Werror builds with gcc and clang
+## make docs       renew the tables of README.md that are made from the code
 ## make install    install under DESTDIR and PREFIX (/usr/local)
 ## make clean      remove build folders
 
@@ -197,6 +198,10 @@ lint:
 
 format:
 	clang-format -i $(ALL_C)
+
+docs: $(B)/strata
+	@$(PYTHON) scripts/docs --build $(B)
+.PHONY: docs
 
 demo:
 	@scripts/demo

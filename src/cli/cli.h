@@ -50,6 +50,7 @@ bool cli_interrupted(void);
 int cli_finish(const struct cli *cli, int status);
 
 int cmd_inspect(const struct cli *cli, int argc, char **argv);
+int cmd_architectures(const struct cli *cli, int argc, char **argv);
 int cmd_plan(const struct cli *cli, int argc, char **argv);
 int cmd_write(const struct cli *cli, int argc, char **argv);
 int cmd_write_stages(const struct cli *cli, int argc, char **argv);

@@ -6,10 +6,13 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/jsonx.h"
+#include "cli/cli_engine.h"
 #include "cli/cli_signer.h"
+#include "cli/run_session.h"
 #include "decode/sampler.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
+#include "model/model_backend.h"
 #include "text/chat.h"
 #include "text/detok.h"
 #include "text/vocab.h"
@@ -36,6 +39,9 @@ static const char usage[] =
     "      --chat               wrap the prompt as a user's message in the model's chat template\n"
     "      --special            text such as <|im_start|> in the prompt means the control token of that name\n"
     "      --ids                the prompt is token ids, and token ids are printed; needs no tokenizer\n"
+    "      --session FILE       begin with what FILE holds of an earlier run's state, as far as the prompt begins "
+    "like\n"
+    "                           that run's text, and keep this run's state there at the end\n"
     "\n"
     "Generation\n"
     "  -n, --predict N          most tokens to generate (default: 128; 0: only run the prompt)\n"
@@ -55,29 +61,43 @@ static const char usage[] =
     "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
     "      --verify             check the digests of a package's parts before running\n" CLI_SIGNER_HELP
     "      --profile            time every operation, by kind, matrix and layer: slower, and the same text\n"
+    "      --over-memory        run a model that does not fit the memory: its weights are read from the disk again "
+    "and\n"
+    "                           again\n"
+    "      --dry-run            only tell what memory the run would take, and whether that is there: no weight is "
+    "read.\n"
+    "                           Without -p and -f, and without -c, it is reckoned with the model's own context "
+    "length,\n"
+    "                           4096 at most\n"
+    "      --layers FIRST..END  with --dry-run: these layers alone, as a stage would hold them\n"
     "      --json               print one JSON object with text, ids and figures instead of text\n"
     "  -h, --help               this text\n"
     "\n"
-    "Exit status: 0 done, 1 failed, 2 wrong usage.\n"
+    "Exit status: 0 done (a dry run: it would fit), 1 failed, 2 wrong usage.\n"
     "\n"
-    "Example:\n"
-    "  strata run model.gguf --chat -p 'Why is the sky blue?' --temp 0.7 --top-p 0.9\n";
+    "Examples:\n"
+    "  strata run model.gguf --chat -p 'Why is the sky blue?' --temp 0.7 --top-p 0.9\n"
+    "  strata run model.gguf --session book.state -f book-and-question.txt\n"
+    "  strata run model-package --dry-run --layers 0..20 -c 32768\n";
 
 enum { MAX_PROMPT_BYTES = 16 << 20, MAX_TEXT_BYTES = 64 << 20 };
 
 struct options {
-    const char *path, *prompt, *file;
+    const char *path, *prompt, *file, *session;
     struct sampler_params sampling;
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
-    bool chat, special, ids, ignore_eos, json, verify, profile;
+    bool chat, special, ids, ignore_eos, json, verify, profile, over_memory, dry_run;
+    struct pkg_range layers; /* with dry_run; else everything */
     struct cli_signer signer;
 };
 
 struct figures {
     double load_s, prefill_s, decode_s;
-    uint32_t n_prompt, n_decode; /* tokens run in each phase */
-    const char *finish;          /* "stop", "length", "context", "interrupted" */
+    uint32_t n_prompt;
+    uint32_t n_restored;          /* of the prompt, from a session */
+    uint32_t n_prefill, n_decode; /* tokens run in each phase */
+    const char *finish;           /* "stop", "length", "context", "interrupted" */
 };
 
 struct run {
@@ -202,25 +222,38 @@ static strata_err encode_prompt(struct run *r, struct strata_errmsg *em) {
 
 /* ---- loading ---- */
 
-static strata_err load(struct run *r, struct strata_errmsg *em) {
+/* Opens the model and encodes the prompt, if there is one. */
+static strata_err open_model(struct run *r, bool prompt, struct strata_errmsg *em) {
     const struct options *o = &r->o;
-    struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL},
+    struct pkg_model_options po = {.range = o->layers,
                                    .flags = o->verify ? PKG_MODEL_VERIFY : 0,
                                    .progress = o->verify ? stderr : NULL,
                                    .require_signature = cli_signer_key(&o->signer)};
-    struct engine_options eo = {.n_ctx = o->n_ctx,
-                                .n_batch = o->n_batch,
-                                .max_logits = 1,
-                                .n_threads = o->n_threads,
-                                .kv_type = o->kv_type,
-                                .profile = o->profile};
-    uint64_t start = clock_now_ns();
     strata_err rc = pkg_model_open(o->path, &po, &r->pkg, em);
     if (!rc) cli_signer_show(o->path, pkg_model_signature(r->pkg));
-    if (!rc && !o->ids) rc = vocab_new(pkg_model_meta(r->pkg), &r->vocab, em);
-    if (!rc) rc = encode_prompt(r, em);
+    if (!rc && prompt && !o->ids) rc = vocab_new(pkg_model_meta(r->pkg), &r->vocab, em);
+    if (!rc && prompt) rc = encode_prompt(r, em);
+    return rc;
+}
+
+static struct engine_options engine_options_of(const struct run *r) {
+    const struct options *o = &r->o;
+    return (struct engine_options){.n_ctx = o->n_ctx || !r->fig.n_prompt ? o->n_ctx : r->fig.n_prompt + o->n_predict,
+                                   .n_batch = o->n_batch,
+                                   .max_logits = 1,
+                                   .n_threads = o->n_threads,
+                                   .kv_type = o->kv_type,
+                                   .profile = o->profile,
+                                   .over_memory = o->over_memory};
+}
+
+static strata_err load(struct run *r, struct strata_errmsg *em) {
+    const struct options *o = &r->o;
+    uint64_t start = clock_now_ns();
+    strata_err rc = o->session ? run_session_probe(o->session, em) : STRATA_OK;
+    if (!rc) rc = open_model(r, true, em);
     if (rc) return rc;
-    if (eo.n_ctx == 0) eo.n_ctx = r->fig.n_prompt + o->n_predict;
+    const struct engine_options eo = engine_options_of(r);
     rc = engine_new(r->pkg, &eo, &r->engine, em);
     if (!rc) rc = sampler_new(&o->sampling, engine_info(r->engine)->n_vocab, &r->sampler, em);
     if (rc) return rc;
@@ -236,13 +269,36 @@ static strata_err load(struct run *r, struct strata_errmsg *em) {
     return STRATA_OK;
 }
 
+/* Tells what a run would take. *fits says whether it is there; if not, em says what is wanting. */
+static strata_err dry_run(struct run *r, bool *fits, struct strata_errmsg *em) {
+    const struct options *o = &r->o;
+    bool prompt = o->prompt || o->file;
+    struct engine_info info;
+    strata_err rc = prompt ? read_prompt(r, em) : STRATA_OK;
+    if (!rc) rc = open_model(r, prompt, em);
+    if (rc) return rc;
+    const struct engine_options eo = engine_options_of(r);
+    rc = engine_measure(r->pkg, &eo, &info, em);
+    if (rc) return rc;
+    uint64_t available = model_backend_memory_available();
+    *fits = engine_info_fits(&info, o->over_memory, available, em) == STRATA_OK;
+    if (!o->json) {
+        cli_engine_print_memory(&info, o->kv_type, available);
+        return STRATA_OK;
+    }
+    json_t *root = cli_engine_memory_json(&info, o->kv_type, available, *fits ? NULL : em->text);
+    rc = root ? cli_print_json(root, em) : err_nomem(em, "the report");
+    json_decref(root);
+    return rc;
+}
+
 /* ---- generation ---- */
 
 /* Runs the prompt; *logits belong to its last token, or are NULL after an interruption. */
 static strata_err prefill(struct run *r, const float **logits, struct strata_errmsg *em) {
     uint32_t n = r->fig.n_prompt, step = engine_info(r->engine)->n_batch;
     *logits = NULL;
-    for (uint32_t pos = 0; pos < n && !cli_interrupted(); pos += step) {
+    for (uint32_t pos = r->fig.n_restored; pos < n && !cli_interrupted(); pos += step) {
         bool last = n - pos <= step;
         struct engine_batch b = {.pos = pos,
                                  .n_tokens = last ? n - pos : step,
@@ -250,6 +306,7 @@ static strata_err prefill(struct run *r, const float **logits, struct strata_err
                                  .want = last ? ENGINE_OUT_LAST : ENGINE_OUT_NONE};
         strata_err rc = engine_run(r->engine, &b, logits, em);
         if (rc) return rc;
+        r->fig.n_prefill += b.n_tokens;
     }
     for (uint32_t i = 0; i < n; i++) sampler_accept(r->sampler, r->ids.id[i]);
     return STRATA_OK;
@@ -291,6 +348,10 @@ static strata_err generate(struct run *r, const float *logits, struct strata_err
         if (made + 1 == r->o.n_predict) break;
         if (engine_pos(r->engine, 0) == n_ctx) {
             r->fig.finish = "context";
+            fprintf(stderr,
+                    "strata run: stopped: all %u positions of the context are taken, and old ones are not shifted out; "
+                    "start with a larger -c (the model was trained for %u)\n",
+                    (unsigned)n_ctx, (unsigned)engine_info(r->engine)->n_ctx_train);
             break;
         }
         struct engine_batch b = {
@@ -318,8 +379,12 @@ static strata_err take_profile(struct run *r, const char *phase, struct strata_e
 
 static strata_err run(struct run *r, struct strata_errmsg *em) {
     const float *logits;
+    strata_err rc = STRATA_OK;
+    if (r->o.session)
+        rc = run_session_restore(r->o.session, r->engine, r->ids.id, r->fig.n_prompt, &r->fig.n_restored, em);
+    if (rc) return rc;
     uint64_t start = clock_now_ns();
-    strata_err rc = prefill(r, &logits, em);
+    rc = prefill(r, &logits, em);
     r->fig.prefill_s = clock_since_s(start);
     if (!rc) rc = take_profile(r, "prefill", em);
     if (rc) return rc;
@@ -333,6 +398,7 @@ static strata_err run(struct run *r, struct strata_errmsg *em) {
     }
     if (!r->o.json && r->o.n_predict > 0) putchar('\n');
     if (!r->o.json) fflush(stdout);
+    if (!rc && r->o.session) rc = run_session_save(r->o.session, r->engine, r->ids.id, em);
     return rc ? rc : take_profile(r, "decode", em);
 }
 
@@ -344,31 +410,30 @@ static double rate(uint32_t n, double seconds) {
 
 static void report(const struct run *r) {
     const struct figures *f = &r->fig;
-    fprintf(stderr, "prefill: %u tokens, %.3f s, %.1f tokens/s\n", (unsigned)f->n_prompt, f->prefill_s,
-            rate(f->n_prompt, f->prefill_s));
+    fprintf(stderr, "prefill: %u tokens, %.3f s, %.1f tokens/s\n", (unsigned)f->n_prefill, f->prefill_s,
+            rate(f->n_prefill, f->prefill_s));
     fprintf(stderr, "decode: %u tokens, %.3f s, %.1f tokens/s (%s)\n", (unsigned)f->n_decode, f->decode_s,
             rate(f->n_decode, f->decode_s), f->finish);
 }
 
 static strata_err report_json(const struct run *r, struct strata_errmsg *em) {
     const struct figures *f = &r->fig;
-    const struct engine_info *i = engine_info(r->engine);
     struct buf out;
     json_t *tokens = json_array();
     buf_init(&out, MAX_TEXT_BYTES);
     for (size_t k = f->n_prompt; tokens && k < r->ids.len; k++)
         json_array_append_new(tokens, json_integer(r->ids.id[k]));
-    json_t *root = json_pack(
-        "{s:s%, s:o, s:s, s:{s:I, s:f, s:f}, s:{s:I, s:f, s:f}, s:f, s:{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}}",
-        "text", buf_cstr(&r->text), r->text.len, "tokens", tokens, "finish", f->finish, "prefill", "tokens",
-        (json_int_t)f->n_prompt, "seconds", f->prefill_s, "tokens_per_second", rate(f->n_prompt, f->prefill_s),
-        "decode", "tokens", (json_int_t)f->n_decode, "seconds", f->decode_s, "tokens_per_second",
-        rate(f->n_decode, f->decode_s), "load_seconds", f->load_s, "engine", "architecture", i->arch, "backend",
-        i->backend, "threads", (json_int_t)i->n_threads, "context", (json_int_t)i->n_ctx, "batch",
-        (json_int_t)i->n_batch, "weight_bytes", (json_int_t)i->weight_bytes, "copied_bytes",
-        (json_int_t)i->copied_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
-        (json_int_t)i->scratch_bytes);
+    json_t *root =
+        json_pack("{s:s%, s:o, s:s, s:{s:I, s:f, s:f}, s:{s:I, s:f, s:f}, s:f, s:o}", "text", buf_cstr(&r->text),
+                  r->text.len, "tokens", tokens, "finish", f->finish, "prefill", "tokens", (json_int_t)f->n_prefill,
+                  "seconds", f->prefill_s, "tokens_per_second", rate(f->n_prefill, f->prefill_s), "decode", "tokens",
+                  (json_int_t)f->n_decode, "seconds", f->decode_s, "tokens_per_second", rate(f->n_decode, f->decode_s),
+                  "load_seconds", f->load_s, "engine", cli_engine_json(engine_info(r->engine)));
     bool added = root && (!r->profile || json_object_set(root, "profile", r->profile) == 0);
+    if (added && r->o.session)
+        added = json_object_set_new(root, "session",
+                                    json_pack("{s:I, s:I}", "restored", (json_int_t)f->n_restored, "saved",
+                                              (json_int_t)engine_pos(r->engine, 0))) == 0;
     strata_err rc = added ? jsonx_dump(root, true, &out, em) : err_nomem(em, "the report");
     if (!rc) puts(buf_cstr(&out));
     json_decref(root);
@@ -394,6 +459,10 @@ enum {
     OPT_VERIFY,
     OPT_SIGNATURE,
     OPT_PROFILE,
+    OPT_OVER_MEMORY,
+    OPT_DRY_RUN,
+    OPT_LAYERS,
+    OPT_SESSION,
     OPT_JSON
 };
 
@@ -419,6 +488,10 @@ static const struct option long_options[] = {
     {"verify", no_argument, NULL, OPT_VERIFY},
     {"require-signature", required_argument, NULL, OPT_SIGNATURE},
     {"profile", no_argument, NULL, OPT_PROFILE},
+    {"over-memory", no_argument, NULL, OPT_OVER_MEMORY},
+    {"dry-run", no_argument, NULL, OPT_DRY_RUN},
+    {"layers", required_argument, NULL, OPT_LAYERS},
+    {"session", required_argument, NULL, OPT_SESSION},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -465,6 +538,13 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
             o->verify = true;
             break;
         case OPT_PROFILE: o->profile = true; break;
+        case OPT_OVER_MEMORY: o->over_memory = true; break;
+        case OPT_DRY_RUN: o->dry_run = true; break;
+        case OPT_SESSION: o->session = optarg; break;
+        case OPT_LAYERS:
+            if (!cli_parse_range(optarg, &o->layers.first, &o->layers.end))
+                return cli_usage(cli, "--layers is FIRST..END, such as 0..20, not '%s'", optarg);
+            break;
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
@@ -481,22 +561,26 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
     if (argc - optind != 1) return cli_usage(cli, "one model or package is needed");
     if (o->prompt && o->file) return cli_usage(cli, "-p and -f exclude each other");
     if (o->ids && (o->chat || o->special)) return cli_usage(cli, "--ids excludes --chat and --special");
+    if (o->layers.end != PKG_RANGE_ALL && !o->dry_run)
+        return cli_usage(cli, "--layers goes with --dry-run: a part of a model makes no text");
     o->path = argv[optind];
     return -1;
 }
 
 int cmd_run(const struct cli *cli, int argc, char **argv) {
-    struct run r = {.o = {.sampling = sampler_defaults(), .n_predict = 128}, .fig = {.finish = ""}};
+    struct run r = {.o = {.sampling = sampler_defaults(), .n_predict = 128, .layers = {0, PKG_RANGE_ALL}},
+                    .fig = {.finish = ""}};
     struct strata_errmsg em;
+    bool fits = true;
     r.o.sampling.repeat_last_n = 64;
     int status = parse(cli, argc, argv, &r.o);
     if (status >= 0) return status;
     status = CLI_OK;
     buf_init(&r.prompt, MAX_PROMPT_BYTES);
     buf_init(&r.text, MAX_TEXT_BYTES);
-    strata_err rc = read_prompt(&r, &em);
-    if (!rc) rc = load(&r, &em);
-    if (!rc) {
+    strata_err rc = r.o.dry_run ? dry_run(&r, &fits, &em) : read_prompt(&r, &em);
+    if (!rc && !r.o.dry_run) rc = load(&r, &em);
+    if (!rc && !r.o.dry_run) {
         cli_catch_interrupt();
         detok_init(&r.detok, r.vocab, false);
         rc = run(&r, &em);
@@ -504,7 +588,7 @@ int cmd_run(const struct cli *cli, int argc, char **argv) {
         if (!rc && !r.o.json) report(&r);
         detok_deinit(&r.detok);
     }
-    if (rc) status = cli_fail(cli, r.o.json, &em);
+    if (rc || !fits) status = cli_fail(cli, r.o.json && rc, &em);
     json_decref(r.profile);
     sampler_free(r.sampler);
     engine_free(r.engine);

@@ -5,6 +5,7 @@
 static const struct cli_command commands[] = {
     {NULL, NULL, "Look at models and plan", false},
     {"inspect", cmd_inspect, "show what a GGUF file or a package holds", false},
+    {"architectures", cmd_architectures, "list the architectures and types that can be run", false},
     {"plan", cmd_plan, "divide a model over stages, and show what each would load", false},
     {NULL, NULL, "Write", false},
     {"write-package", cmd_write_package, "cut a GGUF model into a layer package", false},

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include "engine/engine_input.h"
+#include "engine/engine_internal.h"
 #include "engine/engine_profile.h"
 #include "model/model.h"
 
@@ -25,6 +26,7 @@ struct reach {
 
 struct engine {
     struct engine_info info;
+    const struct pkg_model *pkg; /* borrowed */
     struct model_backend backend;
     struct model model;
     struct model_state state;
@@ -75,10 +77,17 @@ static strata_err resolve(const struct engine_options *opt, const struct model_h
     if (info->n_seq > MODEL_STATE_MAX_SLOTS)
         return err_set(em, STRATA_EINVAL, "%u sequences are over the limit of %d", (unsigned)info->n_seq,
                        (int)MODEL_STATE_MAX_SLOTS);
-    uint64_t pool = opt->n_pool ? opt->n_pool : (uint64_t)info->n_ctx * info->n_seq;
+    uint64_t pool = (uint64_t)info->n_ctx * info->n_seq;
+    if (opt->n_pool && opt->n_pool < pool) pool = opt->n_pool;
     info->n_pool = pool < UINT32_MAX ? (uint32_t)pool : UINT32_MAX;
     if (info->n_batch > info->n_pool) info->n_batch = info->n_pool;
     return STRATA_OK;
+}
+
+/* The buffer that graphs are computed in, and where their inputs are made ready. */
+static uint64_t scratch_of(const struct engine *e) {
+    return e->graphs.scratch +
+           engine_inputs_bytes(e->info.n_batch, e->state.n_rows, e->model.hp.n_embd, e->model.is_first);
 }
 
 static void describe(struct engine *e) {
@@ -98,7 +107,7 @@ static void describe(struct engine *e) {
     i->repacked_bytes = m->weights.repacked_bytes;
     i->token_bytes = model_token_bytes(m);
     i->kv_bytes = e->state.pool_bytes;
-    i->scratch_bytes = e->graphs.scratch;
+    i->scratch_bytes = scratch_of(e);
     model_backend_describe(&e->backend, i->backend, sizeof i->backend);
 }
 
@@ -112,29 +121,68 @@ static strata_err make_state(struct engine *e, enum engine_kv_type type, struct 
     return model_state_init(&e->state, e->model.arch, &e->model.hp, e->model.range, &e->backend, &opt, em);
 }
 
+/* Everything whose size matters, by the backend: made, or only measured. */
+static strata_err prepare(struct engine *e, const struct pkg_model *m, const struct engine_options *opt,
+                          struct strata_errmsg *em) {
+    e->pkg = m;
+    strata_err rc = model_init(&e->model, m, &e->backend, em);
+    if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
+    if (!rc) rc = make_state(e, opt->kv_type, em);
+    if (rc) return rc;
+    uint32_t n = e->info.n_batch;
+    e->max_logits = opt->max_logits && opt->max_logits < n ? opt->max_logits : n;
+    /* Stages before the last hand on every row, whatever the number of logits. */
+    const struct engine_limits max = {
+        .n_ctx = e->info.n_ctx, .n_seq = e->info.n_seq, .n_batch = n, .n_out = e->model.is_last ? e->max_logits : n};
+    rc = engine_graphs_init(&e->graphs, &e->model, &e->state, &e->backend, &max, em);
+    if (!rc) describe(e);
+    return rc;
+}
+
+/* The backend stays the caller's. */
+static strata_err measure(const struct model_backend *backend, const struct pkg_model *m,
+                          const struct engine_options *opt, struct engine_info *out, struct strata_errmsg *em) {
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e) return err_nomem(em, "an engine");
+    e->backend = *backend;
+    e->backend.dry = true;
+    strata_err rc = prepare(e, m, opt, em);
+    if (!rc) *out = e->info;
+    e->backend.handle = NULL;
+    engine_free(e);
+    return rc;
+}
+
+strata_err engine_measure(const struct pkg_model *m, const struct engine_options *opt, struct engine_info *out,
+                          struct strata_errmsg *em) {
+    struct model_backend backend;
+    strata_err rc = model_backend_init(&backend, opt->backend_dir, opt->n_threads, em);
+    if (rc) return rc;
+    rc = measure(&backend, m, opt, out, em);
+    model_backend_deinit(&backend);
+    return rc;
+}
+
 strata_err engine_new(const struct pkg_model *m, const struct engine_options *opt, struct engine **out,
                       struct strata_errmsg *em) {
+    struct engine_info want;
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
     strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->n_threads, em);
-    e->backend.keep_mapped = opt->keep_mapped;
-    if (!rc) rc = model_init(&e->model, m, &e->backend, em);
-    if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
-    if (!rc) rc = make_state(e, opt->kv_type, em);
+    e->backend.keep_mapped = opt->keep_mapped || opt->over_memory;
+    if (!rc) rc = measure(&e->backend, m, opt, &want, em);
+    if (!rc) rc = engine_info_fits(&want, opt->over_memory, model_backend_memory_available(), em);
+    if (!rc) rc = prepare(e, m, opt, em);
+    if (!rc)
+        rc =
+            engine_inputs_init(&e->inputs, e->info.n_batch, e->state.n_rows, e->model.hp.n_embd, e->model.is_first, em);
     if (rc) goto out;
-    uint32_t n = e->info.n_batch, n_one = n < e->info.n_ctx ? n : e->info.n_ctx;
-    e->max_logits = opt->max_logits && opt->max_logits < n ? opt->max_logits : n;
-    /* Stages before the last hand on every row, whatever the number of logits. */
-    uint32_t n_out = e->model.is_last && e->max_logits < n_one ? e->max_logits : n_one;
-    rc = engine_graphs_init(&e->graphs, &e->model, &e->state, &e->backend, e->info.n_ctx, n_one, n_out, em);
-    if (!rc) rc = engine_inputs_init(&e->inputs, n, e->state.n_rows, e->model.hp.n_embd, e->model.is_first, em);
     e->n_past = calloc(e->info.n_seq, sizeof *e->n_past);
     e->reach = calloc(e->info.n_seq, sizeof *e->reach);
     if (!rc && (!e->n_past || !e->reach)) rc = err_nomem(em, "an engine");
     if (!rc && opt->profile) rc = engine_profile_new(&e->backend, &e->profile, em);
     if (rc) goto out;
     e->graphs.name_parts = opt->profile;
-    describe(e);
     *out = e;
 out:
     if (rc) engine_free(e);
@@ -267,6 +315,13 @@ static bool all_finite(const struct ggml_tensor *t) {
     return ((a | b) & signs) == 0;
 }
 
+/* See struct model_build. */
+static bool stored_finite(const struct engine_graph *g) {
+    float sum = 0;
+    if (g->b.stored) ggml_backend_tensor_get(g->b.stored, &sum, 0, sizeof sum);
+    return isfinite(sum);
+}
+
 /* Runs the batch once more, layer by layer in sight, and names the first layer that gives something else than numbers.
  */
 static strata_err explain_non_finite(struct engine *e, const struct engine_shape *shape, const struct engine_batch *b,
@@ -280,6 +335,7 @@ static strata_err explain_non_finite(struct engine *e, const struct engine_shape
                        (unsigned)e->model.range.end);
     rc = compute(e, &p.graph, b, &why);
     while (!rc && il < n && (!p.layer[il] || all_finite(p.layer[il]))) il++;
+    if (!rc && il == n && !stored_finite(&p.graph)) il = n - 1;
     engine_graphs_unprobe(&p);
     const char *damaged = model_weights_damaged(&e->model.weights, il < n ? first + il : MODEL_NO_LAYER);
     char where[32] = "the output";
@@ -319,8 +375,8 @@ strata_err engine_run_many(struct engine *e, const struct engine_batch *batches,
     rc = engine_graphs_get(&e->graphs, &shape, &g, em);
     if (!rc) rc = compute(e, g, batches, em);
     if (rc) return rc;
-    e->info.scratch_bytes = e->graphs.scratch;
-    if (g->out && !all_finite(g->out)) {
+    e->info.scratch_bytes = scratch_of(e);
+    if ((g->out && !all_finite(g->out)) || !stored_finite(g)) {
         rc = explain_non_finite(e, &shape, batches, em);
         for (uint32_t i = 0; i < n; i++)
             model_state_wipe(&e->state, batches[i].seq, batches[i].pos, batches[i].pos + batches[i].n_tokens);
@@ -406,17 +462,56 @@ strata_err engine_save_rows(const struct engine *e, uint32_t seq, uint32_t first
 
 strata_err engine_load_rows(struct engine *e, uint32_t seq, uint32_t first, uint32_t end, const void *in,
                             struct strata_errmsg *em) {
-    if (seq >= e->info.n_seq || first >= end || end > e->info.n_ctx || first != e->n_past[seq])
+    if (first != engine_pos(e, seq))
+        return err_set(em, STRATA_EINVAL, "positions %u..%u of sequence %u cannot be loaded: it has %u",
+                       (unsigned)first, (unsigned)end, (unsigned)seq, (unsigned)engine_pos(e, seq));
+    strata_err rc = engine_check_restore(e, seq, first, end, em);
+    if (rc) return rc;
+    model_state_load(&e->state, seq, first, end, in);
+    engine_note_restored(e, seq, end, model_state_whole_from(&e->state, first, end) > first ? end : 0);
+    return STRATA_OK;
+}
+
+/* ---- for the other files of this folder ---- */
+
+const struct model_state *engine_state(const struct engine *e) {
+    return &e->state;
+}
+
+struct model_state *engine_state_mut(struct engine *e) {
+    return &e->state;
+}
+
+const struct pkg_model *engine_package(const struct engine *e) {
+    return e->pkg;
+}
+
+const struct model *engine_model(const struct engine *e) {
+    return &e->model;
+}
+
+uint32_t engine_reach(const struct engine *e, uint32_t seq) {
+    const struct reach *r = &e->reach[seq];
+    uint32_t ring = has_rings(e) && r->high > e->state.slack ? r->high - e->state.slack : 0;
+    return ring > r->low ? ring : r->low;
+}
+
+strata_err engine_check_restore(const struct engine *e, uint32_t seq, uint32_t first, uint32_t end,
+                                struct strata_errmsg *em) {
+    if (seq >= e->info.n_seq || first >= end || end > e->info.n_ctx || first > e->n_past[seq])
         return err_set(em, STRATA_EINVAL, "positions %u..%u of sequence %u cannot be loaded", (unsigned)first,
                        (unsigned)end, (unsigned)seq);
-    if (end - first > e->info.n_pool - e->n_used)
+    uint32_t others = e->n_used - (e->n_past[seq] - first);
+    if (end - first > e->info.n_pool - others)
         return err_set(em, STRATA_ELIMIT, "%u more positions do not fit: all sequences together have %u of %u",
-                       (unsigned)(end - first), (unsigned)e->n_used, (unsigned)e->info.n_pool);
-    model_state_load(&e->state, seq, first, end, in);
-    if (model_state_whole_from(&e->state, first, end) > first) e->reach[seq].low = end;
+                       (unsigned)(end - first), (unsigned)others, (unsigned)e->info.n_pool);
+    return STRATA_OK;
+}
+
+void engine_note_restored(struct engine *e, uint32_t seq, uint32_t end, uint32_t low) {
+    if (low > e->reach[seq].low) e->reach[seq].low = low;
     note_written(e, seq, end);
     set_pos(e, seq, end);
-    return STRATA_OK;
 }
 
 const char *engine_architectures(void) {

@@ -28,7 +28,7 @@ bool engine_kv_parse(const char *name, enum engine_kv_type *out);
 struct engine_options {
     uint32_t n_ctx;      /* positions of a sequence; 0: the model's context length, at most 4096 */
     uint32_t n_seq;      /* sequences; 0: 1 */
-    uint32_t n_pool;     /* positions of all sequences together; 0: n_ctx * n_seq */
+    uint32_t n_pool;     /* positions of all sequences together; 0: n_ctx * n_seq, which is the most */
     uint32_t n_batch;    /* most tokens in one run; 0: 512 */
     uint32_t max_logits; /* most rows of logits from one run of the last stage; 0: n_batch. 1 saves scratch memory */
     uint32_t n_threads;  /* 0: all cores */
@@ -36,6 +36,7 @@ struct engine_options {
     bool keep_mapped;        /* matrices stay in the file's pages: less private memory, slower products */
     const char *backend_dir; /* folder with ggml's backends; NULL: the one Strata was built with */
     bool profile;            /* time every operation: slower; see engine_profile */
+    bool over_memory; /* load even weights that do not fit the memory: they are read from the disk over and over */
 };
 
 /* What a loaded range is and what it costs, in bytes. */
@@ -50,7 +51,7 @@ struct engine_info {
     uint64_t repacked_bytes; /* of these, copied in the order that the processor's kernels like best */
     uint64_t token_bytes;    /* of the weights, read to compute one token: of experts only those that it uses */
     uint64_t kv_bytes;       /* state of all sequences when n_pool positions are used */
-    uint64_t scratch_bytes;  /* compute buffers */
+    uint64_t scratch_bytes;  /* compute buffers, and where inputs are made ready for them */
     /* The device and the instruction sets that its kernels were built for, such as "CPU AVX2=1 FMA=1": processors for
      * which this text is the same round the same way. */
     char backend[256];
@@ -59,7 +60,24 @@ struct engine_info {
 struct engine;
 struct engine_profile;
 
-/* Borrows m, which must outlive the engine. Everything is validated before ggml is called. */
+/*
+ * What an engine of these options would be and cost: exactly what engine_info says after engine_new. Of the model's
+ * file only headers are read, and no memory is taken, so that it takes milliseconds whatever the size. Refuses what
+ * engine_new refuses, but for weights whose values are no numbers, and for memory that is not there.
+ */
+strata_err engine_measure(const struct pkg_model *m, const struct engine_options *opt, struct engine_info *out,
+                          struct strata_errmsg *em);
+/* Weights, state and scratch together. */
+uint64_t engine_info_bytes(const struct engine_info *i);
+/* ENOMEM when that is more than `available` bytes: it tells of each, and what to lower. over_memory as in the options.
+ */
+strata_err engine_info_fits(const struct engine_info *i, bool over_memory, uint64_t available,
+                            struct strata_errmsg *em);
+
+/*
+ * Borrows m, which must outlive the engine. Everything is validated before ggml is called, and engine_info_fits is
+ * asked before any weight is read.
+ */
 strata_err engine_new(const struct pkg_model *m, const struct engine_options *opt, struct engine **out,
                       struct strata_errmsg *em);
 void engine_free(struct engine *e);

@@ -15,7 +15,7 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
                         struct engine_graph *s, struct strata_errmsg *em) {
     size_t nodes = model_graph_nodes(g->model, shape->n_spans);
     struct ggml_init_params params = {
-        .mem_size = model_graph_tensors(g->model, shape->n_spans) * ggml_tensor_overhead() +
+        .mem_size = (model_graph_tensors(g->model, shape->n_spans) + 1) * ggml_tensor_overhead() +
                     ggml_graph_overhead_custom(nodes, false),
         .no_alloc = true,
     };
@@ -39,39 +39,106 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
     return STRATA_OK;
 }
 
-/* Asks how much the largest shape needs before taking it: ggml itself would only say that it failed. */
-static strata_err reserve(struct engine_graphs *g, uint32_t n_batch, uint32_t n_out, struct strata_errmsg *em) {
-    struct engine_graph worst = {.ctx = NULL};
-    char want[32], have[32];
-    size_t need = 0;
-    const struct engine_shape shape = {.span = {{.n = n_batch, .n_out = n_out, .end = g->state->n_rows}}, .n_spans = 1};
-    strata_err rc = build(g, &shape, NULL, &worst, em);
+strata_err engine_graphs_need(const struct engine_graphs *g, const struct engine_shape *shape, size_t *out,
+                              struct strata_errmsg *em) {
+    struct engine_graph s = {.ctx = NULL};
+    strata_err rc = build(g, shape, NULL, &s, em);
     if (rc) return rc;
-    ggml_gallocr_reserve_n_size(g->alloc, worst.b.graph, NULL, NULL, &need);
-    uint64_t available = model_backend_memory_available();
-    if (need > available) {
-        rc = err_set(em, STRATA_ENOMEM,
-                     "computing %u tokens at once needs %s of scratch memory, and %s is available; lower the batch or "
-                     "the context length",
-                     (unsigned)n_batch, progress_bytes(want, sizeof want, need),
-                     progress_bytes(have, sizeof have, available));
-    } else if (!ggml_gallocr_reserve(g->alloc, worst.b.graph)) {
-        rc = err_set(em, STRATA_ENOMEM,
-                     "the system does not give the %s of scratch memory that %u tokens at once need; lower the batch",
-                     progress_bytes(want, sizeof want, need), (unsigned)n_batch);
-    }
-    drop(&worst);
-    g->scratch = ggml_gallocr_get_buffer_size(g->alloc, 0);
+    ggml_gallocr_reserve_n_size(g->alloc, s.b.graph, NULL, NULL, out);
+    drop(&s);
+    return STRATA_OK;
+}
+
+/* The shape among those asked about that needs most. */
+struct worst {
+    struct engine_shape shape;
+    size_t need;
+};
+
+static strata_err consider(const struct engine_graphs *g, const struct engine_shape *shape, struct worst *w,
+                           struct strata_errmsg *em) {
+    size_t need = 0;
+    strata_err rc = engine_graphs_need(g, shape, &need, em);
+    if (!rc && need > w->need) *w = (struct worst){.shape = *shape, .need = need};
     return rc;
 }
 
+/* Makes the compute buffer as large as the worst shape needs, and `margin` bytes; with a backend that only measures,
+ * notes how large it would be. */
+static strata_err reserve(struct engine_graphs *g, const struct worst *w, size_t margin, struct strata_errmsg *em) {
+    struct engine_graph s = {.ctx = NULL};
+    char want[32];
+    size_t need = 0;
+    strata_err rc = build(g, &w->shape, NULL, &s, em);
+    if (rc) return rc;
+    if (margin) {
+        struct ggml_tensor *pad = ggml_new_tensor_1d(s.ctx, GGML_TYPE_I8, (int64_t)margin);
+        ggml_set_input(pad); /* nobody else may use its place */
+        ggml_build_forward_expand(s.b.graph, pad);
+    }
+    ggml_gallocr_reserve_n_size(g->alloc, s.b.graph, NULL, NULL, &need);
+    if (!g->backend->dry && !ggml_gallocr_reserve(g->alloc, s.b.graph))
+        rc =
+            err_set(em, STRATA_ENOMEM,
+                    "the system does not give the %s of scratch memory that batches of this size need; lower the batch",
+                    progress_bytes(want, sizeof want, need));
+    drop(&s);
+    g->scratch = g->backend->dry ? need : ggml_gallocr_get_buffer_size(g->alloc, 0);
+    return rc;
+}
+
+/*
+ * The largest shape with n_spans sequences, all over the whole context: as many tokens as may be, of which n_out leave
+ * the last layer, divided evenly; or, lopsided, one token for each sequence but the last, as when a prompt is computed
+ * beside sequences that decode.
+ */
+static struct engine_shape largest(const struct engine_graphs *g, const struct engine_limits *max, uint32_t n_spans,
+                                   bool lopsided) {
+    struct engine_shape shape = {.n_spans = n_spans};
+    uint32_t left = max->n_batch, out_left = max->n_out;
+    for (uint32_t i = 0; i < n_spans; i++) {
+        uint32_t rest = n_spans - i, n = lopsided && rest > 1 ? 1 : left / rest;
+        if (n > max->n_ctx) n = max->n_ctx;
+        uint32_t share = (out_left + rest - 1) / rest, n_out = share < n ? share : n;
+        shape.span[i] = (struct model_span){.n = n, .n_out = n_out, .end = g->state->n_rows};
+        left -= n;
+        out_left -= n_out;
+    }
+    return shape;
+}
+
+/* Rows that are dropped have to be picked first: with one row less than there are tokens, more is built. */
+static strata_err consider_both(const struct engine_graphs *g, struct engine_shape shape, struct worst *w,
+                                struct strata_errmsg *em) {
+    strata_err rc = consider(g, &shape, w, em);
+    uint32_t tokens = 0, rows = 0;
+    for (uint32_t i = 0; i < shape.n_spans; i++) {
+        tokens += shape.span[i].n;
+        rows += shape.span[i].n_out;
+    }
+    if (rc || !g->model->is_last || rows < tokens || rows < 2) return rc;
+    shape.span[0].n_out--;
+    return consider(g, &shape, w, em);
+}
+
 strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_state *state,
-                              const struct model_backend *backend, uint32_t n_ctx, uint32_t n_batch, uint32_t n_out,
+                              const struct model_backend *backend, const struct engine_limits *max,
                               struct strata_errmsg *em) {
-    *g = (struct engine_graphs){.model = model, .state = state, .backend = backend, .n_ctx = n_ctx};
+    *g = (struct engine_graphs){.model = model, .state = state, .backend = backend, .n_ctx = max->n_ctx};
     g->alloc = ggml_gallocr_new(backend->buft);
     if (!g->alloc) return err_nomem(em, "the graph allocator");
-    return reserve(g, n_batch, n_out, em);
+    struct worst w = {.need = 0};
+    uint32_t most = max->n_seq < MODEL_BUILD_SPANS ? max->n_seq : MODEL_BUILD_SPANS;
+    if (most > max->n_batch) most = max->n_batch;
+    strata_err rc = consider_both(g, largest(g, max, 1, false), &w, em);
+    for (uint32_t n = 2, last = 1; !rc && last < most; last = n, n *= 2) {
+        if (n > most) n = most;
+        rc = consider_both(g, largest(g, max, n, false), &w, em);
+        if (!rc && n < max->n_batch) rc = consider_both(g, largest(g, max, n, true), &w, em);
+    }
+    /* How tensors of other sizes find their places among each other is not quite in proportion: with many sequences
+     * some shapes need up to 2 % more than the largest one (measured). */
+    return rc ? rc : reserve(g, &w, most > 1 ? w.need / 32 : 0, em);
 }
 
 void engine_graphs_deinit(struct engine_graphs *g) {

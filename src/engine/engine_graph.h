@@ -40,9 +40,20 @@ struct engine_graphs {
     struct engine_graph slot[ENGINE_GRAPH_SLOTS];
 };
 
-/* Reserves the compute buffer for batches of n_batch tokens with n_out rows of output over the whole context. */
+/* What the compute buffer must do for. */
+struct engine_limits {
+    uint32_t n_ctx;   /* positions of a sequence */
+    uint32_t n_seq;   /* sequences */
+    uint32_t n_batch; /* tokens in one graph */
+    uint32_t n_out;   /* of these, rows that leave the last layer */
+};
+
+/* Reserves the compute buffer; with a backend that only measures, g->scratch tells what it would have been. */
 strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model, const struct model_state *state,
-                              const struct model_backend *backend, uint32_t n_ctx, uint32_t n_batch, uint32_t n_out,
+                              const struct model_backend *backend, const struct engine_limits *max,
+                              struct strata_errmsg *em);
+/* Bytes of the compute buffer that the graph of a shape needs. */
+strata_err engine_graphs_need(const struct engine_graphs *g, const struct engine_shape *shape, size_t *out,
                               struct strata_errmsg *em);
 void engine_graphs_deinit(struct engine_graphs *g);
 

@@ -4,12 +4,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct sizes {
+    size_t ids, cells, mask, hidden;
+};
+
+/* All numbers are bounded (batches by 2^14, rows and embeddings by 2^24): nothing wraps. */
+static struct sizes sizes_of(uint32_t n_batch, uint32_t n_rows, uint32_t n_embd, bool is_first) {
+    return (struct sizes){.ids = n_batch * sizeof(int32_t),
+                          .cells = n_batch * sizeof(int64_t),
+                          .mask = (size_t)n_batch * n_rows * sizeof(ggml_fp16_t),
+                          .hidden = is_first ? 0 : (size_t)n_batch * n_embd * sizeof(float)};
+}
+
+uint64_t engine_inputs_bytes(uint32_t n_batch, uint32_t n_rows, uint32_t n_embd, bool is_first) {
+    struct sizes s = sizes_of(n_batch, n_rows, n_embd, is_first);
+    return (uint64_t)s.ids + s.cells + s.mask + s.hidden;
+}
+
 strata_err engine_inputs_init(struct engine_inputs *in, uint32_t n_batch, uint32_t n_rows, uint32_t n_embd,
                               bool is_first, struct strata_errmsg *em) {
-    *in = (struct engine_inputs){.ids = malloc(n_batch * sizeof *in->ids),
-                                 .cells = malloc(n_batch * sizeof *in->cells),
-                                 .mask = malloc((size_t)n_batch * n_rows * sizeof *in->mask),
-                                 .hidden = is_first ? NULL : malloc((size_t)n_batch * n_embd * sizeof *in->hidden)};
+    struct sizes s = sizes_of(n_batch, n_rows, n_embd, is_first);
+    *in = (struct engine_inputs){.ids = malloc(s.ids),
+                                 .cells = malloc(s.cells),
+                                 .mask = malloc(s.mask),
+                                 .hidden = is_first ? NULL : malloc(s.hidden)};
     if (in->ids && in->cells && in->mask && (is_first || in->hidden)) return STRATA_OK;
     engine_inputs_deinit(in);
     return err_nomem(em, "the inputs of a batch");

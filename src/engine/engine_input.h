@@ -16,6 +16,8 @@ struct engine_inputs {
     float *hidden;     /* n_batch rows of n_embd; NULL on the first stage */
 };
 
+/* What engine_inputs_init takes. */
+uint64_t engine_inputs_bytes(uint32_t n_batch, uint32_t n_rows, uint32_t n_embd, bool is_first);
 strata_err engine_inputs_init(struct engine_inputs *in, uint32_t n_batch, uint32_t n_rows, uint32_t n_embd,
                               bool is_first, struct strata_errmsg *em);
 void engine_inputs_deinit(struct engine_inputs *in);

@@ -29,6 +29,10 @@ const struct arch *arch_find(const char *name, size_t len) {
     return NULL;
 }
 
+const struct arch *arch_at(size_t i) {
+    return i < sizeof archs / sizeof archs[0] ? archs[i] : NULL;
+}
+
 const char *arch_names(void) {
     return &(ARCH_LIST(ARCH_NAME))[2]; /* without the first comma */
 }

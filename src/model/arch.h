@@ -11,9 +11,20 @@
 #include "model/model_hparams.h"
 #include "model/model_weights.h"
 
+/* Whether models of an architecture have something. */
+enum arch_has { ARCH_NONE, ARCH_SOME, ARCH_ALL };
+
+/* What people are told of an architecture (`strata architectures`, README.md). */
+struct arch_about {
+    const char *models; /* that it covers */
+    enum arch_has experts, window, recurrent, latent;
+    const char *notes; /* what else is its own, or is left out; NULL: nothing */
+};
+
 struct arch {
     const char *name; /* value of general.architecture */
-    int rope_mode;    /* GGML_ROPE_TYPE_* */
+    struct arch_about about;
+    int rope_mode; /* GGML_ROPE_TYPE_* */
     struct model_hparams_rules rules;
     const char *output_norm; /* tensor of the norm before the output; NULL: output_norm.weight */
     /* Checks hp, and reads the architecture's own keys into it. */
@@ -33,6 +44,8 @@ struct arch {
 
 /* NULL when the name is not known. */
 const struct arch *arch_find(const char *name, size_t len);
+/* All of them, in the order in which they are named; NULL from the end on. */
+const struct arch *arch_at(size_t i);
 /* Names of all, comma-separated. */
 const char *arch_names(void);
 

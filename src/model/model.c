@@ -63,6 +63,8 @@ static strata_err load_weights(struct model *m, const struct pkg_model *pkg, con
     for (uint32_t il = m->range.first; !rc && il < m->range.end; il++)
         rc = m->arch->load_layer(&ld, il, &m->weights.layer[il - m->range.first], em);
     if (!rc) rc = model_weights_finish(&ld, em);
+    if (!rc) rc = model_weights_check_numbers(&ld, em);
+    if (!rc) rc = model_weights_repack(&ld, em);
     model_loader_deinit(&ld);
     return rc;
 }
@@ -150,6 +152,11 @@ static struct ggml_tensor *rope_factors(const struct model *m, uint32_t n_ctx) {
     const struct model_weights *w = &m->weights;
     if (w->rope_freqs) return w->rope_freqs;
     return n_ctx > m->hp.rope.n_ctx_orig ? w->rope_long : w->rope_short;
+}
+
+bool model_rotates_long(const struct model *m, uint32_t n_ctx) {
+    struct ggml_tensor *f = rope_factors(m, n_ctx);
+    return f && f == m->weights.rope_long;
 }
 
 /* One set of cells and masks for each kind of plane that the range has. */

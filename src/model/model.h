@@ -36,4 +36,7 @@ size_t model_graph_nodes(const struct model *m, uint32_t n_spans);
 strata_err model_graph(const struct model *m, struct model_build *b, uint32_t n_ctx, struct ggml_tensor **out,
                        struct strata_errmsg *em);
 
+/* Whether a run of this context length rotates by the factors for long contexts, which change what a state means. */
+bool model_rotates_long(const struct model *m, uint32_t n_ctx);
+
 #endif

@@ -7,6 +7,7 @@
 #include "model/model_backend.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 
 #include <ggml.h>
 #include <pthread.h>
@@ -133,14 +134,5 @@ bool model_backend_can_use(const struct model_backend *b, uint32_t type, bool ro
 }
 
 uint64_t model_backend_memory_available(void) {
-    uint64_t bytes = UINT64_MAX;
-    char line[256];
-    FILE *f = fopen("/proc/meminfo", "re");
-    if (!f) return bytes;
-    while (fgets(line, sizeof line, f)) {
-        unsigned long long kib;
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) bytes = (uint64_t)kib * 1024;
-    }
-    fclose(f);
-    return bytes;
+    return memory_available();
 }

@@ -23,6 +23,9 @@ struct model_backend {
     size_t alignment; /* that an address of a tensor must have */
     uint32_t n_threads;
     bool keep_mapped; /* matrices stay as they are in the file; see model_repack.h. Set by the owner */
+    /* Only to measure: tensors of weights and state get addresses, but nothing is read, mapped or taken for them. Set
+     * by the caller after model_backend_init. */
+    bool dry;
 };
 
 /*
@@ -48,7 +51,7 @@ const char *model_backend_describe(const struct model_backend *b, char *out, siz
  */
 bool model_backend_can_use(const struct model_backend *b, uint32_t type, bool rows);
 
-/* Bytes of main memory that could be had now without swapping; UINT64_MAX when the system does not tell. */
+/* Bytes of main memory that could be had now without swapping (see base/memory.h). */
 uint64_t model_backend_memory_available(void);
 
 #endif

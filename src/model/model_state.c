@@ -81,11 +81,12 @@ static strata_err make_tensors(struct model_state *st, const struct arch *arch, 
                                       .no_alloc = true};
     st->layer = calloc(n_layers, sizeof *st->layer);
     st->ctx = ggml_init(params);
-    if (st->bytes)
+    if (st->bytes && !backend->dry)
         st->buffer =
             ggml_backend_dev_buffer_from_host_ptr(backend->dev, st->memory, (size_t)st->bytes, (size_t)st->bytes);
-    if (!st->layer || !st->ctx || (st->bytes && !st->buffer)) return err_nomem(em, "the state's tables");
-    char *at = st->memory;
+    if (!st->layer || !st->ctx || (st->memory && !st->buffer)) return err_nomem(em, "the state's tables");
+    /* Only to measure: any address that is none of ours. */
+    uintptr_t at = backend->dry ? backend->alignment : (uintptr_t)st->memory;
     for (size_t i = 0; i < n_layers; i++) {
         struct model_plane_dims dims[MODEL_STATE_PLANES];
         dims_of(arch, hp, st->range.first + (uint32_t)i, dims);
@@ -94,7 +95,9 @@ static strata_err make_tensors(struct model_state *st, const struct arch *arch, 
             uint32_t rows = rows_of(st, &dims[p]);
             struct ggml_tensor *t =
                 ggml_new_tensor_2d(st->ctx, type_of(st, &dims[p]), dims[p].width, (int64_t)rows * st->n_slots);
-            if (ggml_backend_tensor_alloc(st->buffer, t, at) != GGML_STATUS_SUCCESS)
+            if (backend->dry)
+                t->data = (void *)at;
+            else if (ggml_backend_tensor_alloc(st->buffer, t, (void *)at) != GGML_STATUS_SUCCESS)
                 return err_set(em, STRATA_EINTERNAL, "ggml refused the state's memory");
             at += plane_bytes(st, &dims[p], backend->alignment);
             /* A window that the context never exceeds is none. */
@@ -113,19 +116,10 @@ strata_err model_state_init(struct model_state *out, const struct arch *arch, co
                              .n_rows = (uint32_t)padded(opt->n_ctx, MODEL_STATE_STEP),
                              .slack = opt->n_batch,
                              .type = opt->type};
-    char want[32], have[32];
+    char want[32];
     strata_err rc = total_bytes(&st, arch, hp, backend->alignment, opt->n_pool, em);
     if (rc) goto out;
-    uint64_t available = model_backend_memory_available();
-    if (st.pool_bytes > available) {
-        rc = err_set(em, STRATA_ENOMEM,
-                     "a context of %u positions needs %s for the KV cache, and %s of memory is available; lower the "
-                     "context length",
-                     (unsigned)opt->n_pool, progress_bytes(want, sizeof want, st.pool_bytes),
-                     progress_bytes(have, sizeof have, available));
-        goto out;
-    }
-    if (st.bytes) {
+    if (st.bytes && !backend->dry) {
         st.memory =
             mmap(NULL, (size_t)st.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (st.memory == MAP_FAILED) {
@@ -186,11 +180,41 @@ void model_state_wipe(struct model_state *st, uint32_t slot, uint32_t first, uin
         }
 }
 
-/* The first position of [first, end) that plane p needs for going on from `end`. */
-static uint32_t needed_from(const struct model_plane *p, uint32_t first, uint32_t end) {
+/* ---- rows ---- */
+
+uint32_t model_state_needed_from(const struct model_plane *p, uint32_t first, uint32_t end) {
     uint32_t back = p->window ? p->window - 1 : p->rows;
     uint32_t from = end > back ? end - back : 0;
     return p->rows && from > first ? from : first;
+}
+
+/* Rows from position *pos on, up to `end`, as far as they lie side by side: their place in the plane and, returned,
+ * their bytes. Moves *pos behind them. */
+static size_t next_run(const struct model_plane *p, uint32_t slot, uint32_t *pos, uint32_t end, size_t *offset) {
+    uint32_t row = *pos % p->rows, n = p->rows - row;
+    if (n > end - *pos) n = end - *pos;
+    *offset = ((size_t)slot * p->rows + row) * p->t->nb[1];
+    *pos += n;
+    return n * p->t->nb[1];
+}
+
+char *model_state_save_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end, char *out) {
+    for (uint32_t pos = from; pos < end;) {
+        size_t offset, n = next_run(p, slot, &pos, end, &offset);
+        ggml_backend_tensor_get(p->t, out, offset, n);
+        out += n;
+    }
+    return out;
+}
+
+const char *model_state_load_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end,
+                                  const char *in) {
+    for (uint32_t pos = from; pos < end;) {
+        size_t offset, n = next_run(p, slot, &pos, end, &offset);
+        ggml_backend_tensor_set(p->t, in, offset, n);
+        in += n;
+    }
+    return in;
 }
 
 uint64_t model_state_rows_bytes(const struct model_state *st, uint32_t first, uint32_t end) {
@@ -198,7 +222,7 @@ uint64_t model_state_rows_bytes(const struct model_state *st, uint32_t first, ui
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            if (p->t) n += (uint64_t)(end - needed_from(p, first, end)) * p->t->nb[1];
+            if (p->t) n += (uint64_t)(end - model_state_needed_from(p, first, end)) * p->t->nb[1];
         }
     return n;
 }
@@ -207,7 +231,7 @@ uint32_t model_state_whole_from(const struct model_state *st, uint32_t first, ui
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            if (p->t && needed_from(p, first, end) > first) return end;
+            if (p->t && model_state_needed_from(p, first, end) > first) return end;
         }
     return first;
 }
@@ -217,8 +241,7 @@ void model_state_save(const struct model_state *st, uint32_t slot, uint32_t firs
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            for (uint32_t pos = p->t ? needed_from(p, first, end) : end; pos < end; pos++, at += p->t->nb[1])
-                memcpy(at, row_of(p, slot, pos), p->t->nb[1]);
+            if (p->t) at = model_state_save_rows(p, slot, model_state_needed_from(p, first, end), end, at);
         }
 }
 
@@ -227,7 +250,6 @@ void model_state_load(struct model_state *st, uint32_t slot, uint32_t first, uin
     for (size_t i = 0; i < st->range.end - st->range.first; i++)
         for (int k = 0; k < MODEL_STATE_PLANES; k++) {
             const struct model_plane *p = &st->layer[i][k];
-            for (uint32_t pos = p->t ? needed_from(p, first, end) : end; pos < end; pos++, at += p->t->nb[1])
-                memcpy(row_of(p, slot, pos), at, p->t->nb[1]);
+            if (p->t) at = model_state_load_rows(p, slot, model_state_needed_from(p, first, end), end, at);
         }
 }

@@ -61,8 +61,9 @@ struct model_state_options {
 
 struct arch;
 
-/* Fails with ENOMEM, telling how much is asked for, before anything is taken; with EINVAL, naming the layer, when rows
- * are not whole blocks of a quantized type. */
+/* Fails with EINVAL, naming the layer, when rows are not whole blocks of a quantized type; with ENOMEM, telling how
+ * much is asked for, when the system gives no address space. Whether the memory is there is for the caller to ask, who
+ * knows what else is wanted. With a backend that only measures, the planes have their sizes and nothing behind them. */
 strata_err model_state_init(struct model_state *st, const struct arch *arch, const struct model_hparams *hp,
                             struct pkg_range range, const struct model_backend *backend,
                             const struct model_state_options *opt, struct strata_errmsg *em);
@@ -77,6 +78,16 @@ void model_state_clear(struct model_state *st, uint32_t slot);
 
 /* Makes the rows of positions [first, end) zeros again: after a batch that went wrong. */
 void model_state_wipe(struct model_state *st, uint32_t slot, uint32_t first, uint32_t end);
+
+/*
+ * One plane's rows of positions [from, end), from a slot to a contiguous buffer and back. A ring holds the last `rows`
+ * positions that were written to it. Returns the end of the buffer's part.
+ */
+char *model_state_save_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end, char *out);
+const char *model_state_load_rows(const struct model_plane *p, uint32_t slot, uint32_t from, uint32_t end,
+                                  const char *in);
+/* The first position of [first, end) that a plane needs for going on from `end`. */
+uint32_t model_state_needed_from(const struct model_plane *p, uint32_t first, uint32_t end);
 
 /*
  * Copies rows of positions [first, end) between a slot and a contiguous buffer, plane after plane, layer by layer from

@@ -2,12 +2,13 @@
  * Claims, checks and places the weights of a layer range. See model_weights.h.
  *
  * Owns the ggml context of the weights, the buffers that wrap mapped pages, and the buffer of copied tensors. It writes
- * to no mapped page. Refuses missing, misshapen and unusable tensors, and tensors that the architecture does not know.
+ * to no mapped page. Refuses missing, misshapen, unusable and damaged tensors, and those that the architecture does not
+ * know.
  */
 #include "model/model_weights.h"
 
 #include "base/checked.h"
-#include "base/progress.h"
+#include "model/model_numbers.h"
 #include "model/model_repack.h"
 
 #include <stdio.h>
@@ -129,21 +130,6 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
     return STRATA_OK;
 }
 
-/* Whether no value is NaN or infinite. ggml looks at the factors of quantized blocks. */
-static bool all_numbers(uint32_t type, const void *data, size_t bytes) {
-    const float *x = data;
-    float sum = 0;
-    if (type != GGUF_TENSOR_F32 || (uintptr_t)data % sizeof *x != 0)
-        return ggml_validate_row_data((enum ggml_type)type, data, bytes);
-    for (size_t i = 0; i < bytes / sizeof *x; i++) sum += x[i] * 0.0f;
-    return sum == 0;
-}
-
-static strata_err not_numbers(const char *name, struct strata_errmsg *em) {
-    return err_set(em, STRATA_EFORMAT,
-                   "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", name);
-}
-
 static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t n, uint64_t rows, bool required,
                             bool use, struct ggml_tensor **out, struct strata_errmsg *em) {
     const struct gguf_tensor *t;
@@ -152,7 +138,6 @@ static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t 
     if (t->type != GGUF_TENSOR_F32)
         return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
                        gguf_types_tensor_name(t->type));
-    if (use && !all_numbers(t->type, t->data, (size_t)t->bytes)) return not_numbers(name, em);
     return place(ld, t, use, MODEL_PRODUCT_NONE, out, em);
 }
 
@@ -257,11 +242,23 @@ static const struct model_placed *placed_of(const struct model_loader *ld, const
     return NULL;
 }
 
-strata_err model_weights_check_numbers(const struct model_loader *ld, const struct ggml_tensor *tensor,
-                                       struct strata_errmsg *em) {
-    const struct model_placed *p = placed_of(ld, tensor);
-    if (!p || all_numbers(tensor->type, p->data, p->bytes)) return STRATA_OK;
-    return not_numbers(p->name, em);
+strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em) {
+    if (ld->backend->dry) return STRATA_OK;
+    struct model_numbers *t = malloc((ld->n_placed + 1) * sizeof *t);
+    const struct model_numbers *bad = NULL;
+    size_t n = 0;
+    if (!t) return err_nomem(em, "a check of the weights");
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (p->tensor && !p->joined)
+            t[n++] = (struct model_numbers){p->name, (uint32_t)p->tensor->type, p->data, p->bytes};
+    }
+    strata_err rc = model_numbers_check(t, n, ld->backend->n_threads, &bad, em);
+    if (bad)
+        rc = err_set(em, STRATA_EFORMAT,
+                     "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", bad->name);
+    free(t);
+    return rc;
 }
 
 const char *model_weights_damaged(const struct model_weights *w, uint32_t layer) {
@@ -273,7 +270,8 @@ const char *model_weights_damaged(const struct model_weights *w, uint32_t layer)
         const void *data = t->data;
         for (size_t i = 0; i < w->n_repacked; i++)
             if (w->repacked[i].tensor == t) data = w->repacked[i].data;
-        if (data && t->name[strlen(t->name) - 1] != '+' && !all_numbers(t->type, data, ggml_nbytes(t))) return t->name;
+        if (data && t->name[strlen(t->name) - 1] != '+' && !model_numbers_finite(t->type, data, ggml_nbytes(t)))
+            return t->name;
     }
     return NULL;
 }
@@ -403,11 +401,6 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
     for (size_t i = 0; i < ld->n_placed; i++)
         if (to_copy(ld, &ld->placed[i])) total += GGML_PAD(ld->placed[i].bytes, align);
     if (total == 0) return STRATA_OK;
-    if (total > model_backend_memory_available()) {
-        char bytes[32];
-        return err_set(em, STRATA_ENOMEM, "the model's tensors are not aligned to %zu bytes and copying them takes %s",
-                       align, progress_bytes(bytes, sizeof bytes, total));
-    }
     strata_err rc = add_buffer(ld->weights, ggml_backend_buft_alloc_buffer(ld->backend->buft, total), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
@@ -418,7 +411,6 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
         if (ggml_backend_tensor_alloc(buffer, p->tensor, at) != GGML_STATUS_SUCCESS)
             return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
         ggml_backend_tensor_set(p->tensor, p->data, 0, p->bytes);
-        ld->weights->copied_bytes += p->bytes;
         at += GGML_PAD(p->bytes, align);
     }
     return STRATA_OK;
@@ -429,14 +421,6 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
 static size_t padded_size(const struct model_placed *p) {
     size_t align = ggml_backend_buft_get_alignment(p->buft);
     return GGML_PAD(ggml_backend_buft_get_alloc_size(p->buft, p->tensor), align);
-}
-
-/* Where memory is short, matrices stay in the file's pages, which the system can drop and read again. */
-static void choose_repacking(struct model_loader *ld) {
-    uint64_t total = 0, available = model_backend_memory_available();
-    for (size_t i = 0; i < ld->n_placed; i++)
-        if (ld->placed[i].buft && !ld->placed[i].joined) total += padded_size(&ld->placed[i]);
-    for (size_t i = 0; total > available / 4 * 3 && i < ld->n_placed; i++) ld->placed[i].buft = NULL;
 }
 
 /* Gives the matrices of one buffer type, from placed[first] on, their places; joined ones lie over their parts. */
@@ -462,7 +446,6 @@ static strata_err place_repacked(struct model_loader *ld, size_t first, struct s
             at += padded_size(p);
             ld->weights->repacked[ld->weights->n_repacked++] =
                 (struct model_repack_item){.tensor = p->tensor, .data = p->data};
-            ld->weights->repacked_bytes += p->bytes;
         }
     return STRATA_OK;
 }
@@ -478,10 +461,10 @@ static void drop_pages(const struct model_weights *w) {
     }
 }
 
-/* The placed tensors are sorted by address. */
-static strata_err repack(struct model_loader *ld, struct strata_errmsg *em) {
+strata_err model_weights_repack(struct model_loader *ld, struct strata_errmsg *em) {
     struct model_weights *w = ld->weights;
     strata_err rc = STRATA_OK;
+    if (ld->backend->dry) return STRATA_OK;
     w->repacked = calloc(ld->n_placed ? ld->n_placed : 1, sizeof *w->repacked);
     if (!w->repacked) return err_nomem(em, "the table of weights");
     for (size_t i = 0; i < ld->n_placed && !rc; i++)
@@ -491,14 +474,26 @@ static strata_err repack(struct model_loader *ld, struct strata_errmsg *em) {
     return rc;
 }
 
+/* What the range's weights take; only to measure, their places in the file stand for those that they would have. */
+static void count(struct model_loader *ld) {
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        if (!p->joined) ld->weights->bytes += p->bytes;
+        if (to_copy(ld, p)) ld->weights->copied_bytes += p->bytes;
+        if (p->buft && !p->joined) ld->weights->repacked_bytes += p->bytes;
+        if (ld->backend->dry) p->tensor->data = (void *)(uintptr_t)p->data;
+    }
+}
+
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
     strata_err rc = check_all_claimed(ld, em);
     if (rc) return rc;
+    count(ld);
+    if (ld->backend->dry) return STRATA_OK;
     qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_address);
-    choose_repacking(ld);
     for (size_t begin = 0, i = 0; i < ld->n_placed; i++) {
         const struct model_placed *p = &ld->placed[i];
-        if (p->tensor && !p->joined) ld->weights->bytes += p->bytes;
         bool ends =
             i + 1 == ld->n_placed || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
         if (!ends) continue;
@@ -506,6 +501,5 @@ strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *e
         if (rc) return rc;
         begin = i + 1;
     }
-    rc = copy_unaligned(ld, em);
-    return rc ? rc : repack(ld, em);
+    return copy_unaligned(ld, em);
 }

@@ -352,6 +352,40 @@ const char *pkg_model_manifest_sha256(const struct pkg_model *m) {
     return m->manifest ? m->manifest->sha256 : "";
 }
 
+/* A shard's header, its size, and samples of the rest, evenly over it. */
+static strata_err hash_shard(struct digest *d, const uint8_t *data, uint64_t len, uint64_t header,
+                             struct strata_errmsg *em) {
+    enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
+    uint8_t size[8];
+    for (int i = 0; i < 8; i++) size[i] = (uint8_t)(len >> 8 * i);
+    if (header > len) header = len;
+    strata_err rc = digest_update(d, size, sizeof size, em);
+    if (!rc) rc = digest_update(d, data, (size_t)header, em);
+    for (uint64_t i = 0; i < SAMPLES && !rc; i++) {
+        uint64_t at = header + (len - header) / SAMPLES * i, n = len - at < SAMPLE_BYTES ? len - at : SAMPLE_BYTES;
+        rc = file_map_fetch(data + at, (size_t)n, "the model", em);
+        if (!rc) rc = digest_update(d, data + at, (size_t)n, em);
+    }
+    return rc;
+}
+
+strata_err pkg_model_identity(const struct pkg_model *m, uint8_t out[DIGEST_BYTES], struct strata_errmsg *em) {
+    struct digest *d = NULL;
+    if (m->manifest) {
+        if (digest_from_hex(m->manifest->sha256, out) == 0) return STRATA_OK;
+        return err_set(em, STRATA_EINTERNAL, "the manifest has no digest");
+    }
+    strata_err rc = digest_new(&d, em);
+    for (size_t i = 0; !rc && i < gguf_source_shard_count(m->source); i++) {
+        size_t len;
+        const void *data = gguf_source_shard_bytes(m->source, i, &len);
+        rc = hash_shard(d, data, len, gguf_reader_data_offset(gguf_source_shard(m->source, i)), em);
+    }
+    if (!rc) rc = digest_final(d, out, em);
+    digest_free(d);
+    return rc;
+}
+
 const struct pkg_signature *pkg_model_signature(const struct pkg_model *m) {
     return m->manifest ? &m->signature : NULL;
 }

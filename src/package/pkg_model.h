@@ -50,6 +50,12 @@ size_t pkg_model_part_count(const struct pkg_model *m);
 const struct pkg_manifest *pkg_model_manifest(const struct pkg_model *m);
 /* Identity for the hand-shake of stages: SHA-256 of model-package.json, lower-case hex; "" for a plain file. */
 const char *pkg_model_manifest_sha256(const struct pkg_model *m);
+/*
+ * The same for both kinds, and whatever range is open: SHA-256 of model-package.json, which has the digest of every
+ * part; of a plain file's shards the headers, sizes, and 64 samples of the weights, which tells models apart that
+ * differ in nothing but their training.
+ */
+strata_err pkg_model_identity(const struct pkg_model *m, uint8_t out[DIGEST_BYTES], struct strata_errmsg *em);
 /* What the package's signature turned out to be; NULL for a plain file. */
 const struct pkg_signature *pkg_model_signature(const struct pkg_model *m);
 /* A name for people and for the API: model_id of a package, general.name or the file's stem of a plain file. */

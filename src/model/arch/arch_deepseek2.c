@@ -277,6 +277,10 @@ static struct ggml_tensor *build_layer(struct model_build *b, uint32_t il, struc
 
 const struct arch arch_deepseek2 = {
     .name = "deepseek2",
+    .about = {.models = "DeepSeek V2 to V3.1 and R1, Kimi K2, GLM-4.7-Flash, GigaChat 3, Mistral Large 3",
+              .experts = ARCH_SOME,
+              .latent = ARCH_ALL,
+              .notes = "prediction blocks are not run"},
     .rope_mode = GGML_ROPE_TYPE_NORMAL,
     .check = check,
     .planes = planes,

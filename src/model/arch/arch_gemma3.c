@@ -70,6 +70,7 @@ static struct ggml_tensor *build_layer(struct model_build *b, uint32_t il, struc
 
 const struct arch arch_gemma3 = {
     .name = "gemma3",
+    .about = {.models = "Gemma 3 from 270M to 27B, text", .window = ARCH_ALL, .notes = "two rotation bases"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .check = check,
     .load_layer = load_layer,

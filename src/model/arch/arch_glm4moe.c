@@ -59,6 +59,9 @@ static strata_err load_layer(struct model_loader *ld, uint32_t il, struct model_
 
 const struct arch arch_glm4moe = {
     .name = "glm4moe",
+    .about = {.models = "GLM-4.5, 4.6 and 4.7, with their Air sizes",
+              .experts = ARCH_ALL,
+              .notes = "prediction blocks are not run"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .check = check,
     .load_layer = load_layer,

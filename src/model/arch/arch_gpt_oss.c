@@ -60,6 +60,10 @@ static struct ggml_tensor *build_layer(struct model_build *b, uint32_t il, struc
 
 const struct arch arch_gpt_oss = {
     .name = "gpt-oss",
+    .about = {.models = "gpt-oss 20B and 120B",
+              .experts = ARCH_ALL,
+              .window = ARCH_ALL,
+              .notes = "attention sinks, MXFP4 experts"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .check = check,
     .load_layer = load_layer,

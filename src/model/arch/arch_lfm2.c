@@ -112,6 +112,7 @@ static struct ggml_tensor *build_layer(struct model_build *b, uint32_t il, struc
 
 const struct arch arch_lfm2 = {
     .name = "lfm2",
+    .about = {.models = "LFM2, dense", .window = ARCH_SOME, .recurrent = ARCH_ALL, .notes = "short convolutions"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .rules = {.hybrid = true},
     .output_norm = "token_embd_norm.weight",
@@ -123,6 +124,7 @@ const struct arch arch_lfm2 = {
 
 const struct arch arch_lfm2moe = {
     .name = "lfm2moe",
+    .about = {.models = "LFM2 with experts", .experts = ARCH_ALL, .recurrent = ARCH_ALL, .notes = "short convolutions"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .rules = {.hybrid = true},
     .output_norm = "token_embd_norm.weight",

@@ -36,6 +36,7 @@ static strata_err load_layer(struct model_loader *ld, uint32_t il, struct model_
 
 const struct arch arch_llama = {
     .name = "llama",
+    .about = {.models = "Llama 1 to 3.3, Mistral, Mixtral, SmolLM, TinyLlama and many relatives", .experts = ARCH_SOME},
     .rope_mode = GGML_ROPE_TYPE_NORMAL,
     .check = check,
     .load_layer = load_layer,

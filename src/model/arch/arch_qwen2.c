@@ -25,6 +25,7 @@ static strata_err load_layer(struct model_loader *ld, uint32_t il, struct model_
 
 const struct arch arch_qwen2 = {
     .name = "qwen2",
+    .about = {.models = "Qwen 1.5, Qwen 2, Qwen 2.5, QwQ, and models distilled into them"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .check = check,
     .load_layer = load_layer,

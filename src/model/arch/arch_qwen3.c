@@ -28,6 +28,7 @@ static strata_err load_ends(struct model_loader *ld, struct strata_errmsg *em) {
 
 const struct arch arch_qwen3 = {
     .name = "qwen3",
+    .about = {.models = "Qwen 3, dense", .notes = "norms of heads"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .check = check,
     .load_ends = load_ends,

@@ -27,6 +27,7 @@ static strata_err load_layer(struct model_loader *ld, uint32_t il, struct model_
 
 const struct arch arch_qwen3moe = {
     .name = "qwen3moe",
+    .about = {.models = "Qwen 3 with experts", .experts = ARCH_ALL, .notes = "norms of heads"},
     .rope_mode = GGML_ROPE_TYPE_NEOX,
     .check = check,
     .load_layer = load_layer,
