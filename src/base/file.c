@@ -234,6 +234,14 @@ bool file_is_regular(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+strata_err file_dir_next(DIR *d, const char *path, const struct dirent **out, struct strata_errmsg *em) {
+    errno = 0;
+    const struct dirent *e = readdir(d);
+    if (!e && errno) return err_sys(em, STRATA_EIO, errno, "cannot read folder %s", path);
+    *out = e;
+    return STRATA_OK;
+}
+
 strata_err file_dir_is_empty(const char *path, bool *empty, struct strata_errmsg *em) {
     DIR *d = opendir(path);
     if (!d && errno == ENOENT) {
@@ -241,10 +249,14 @@ strata_err file_dir_is_empty(const char *path, bool *empty, struct strata_errmsg
         return STRATA_OK;
     }
     if (!d) return err_sys(em, STRATA_EIO, errno, "cannot read folder %s", path);
+    const struct dirent *e = NULL;
     bool found = false;
-    for (struct dirent *e = readdir(d); e && !found; e = readdir(d))
+    strata_err rc = file_dir_next(d, path, &e, em);
+    while (!rc && e && !found) {
         found = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+        rc = file_dir_next(d, path, &e, em);
+    }
     closedir(d);
-    *empty = !found;
-    return STRATA_OK;
+    if (!rc) *empty = !found;
+    return rc;
 }

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/path.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -66,6 +67,9 @@ strata_err file_mkdirs(const char *path, unsigned mode, struct strata_errmsg *em
 /* Whether path names a folder / a regular file (symbolic links followed). */
 bool file_is_dir(const char *path);
 bool file_is_regular(const char *path);
+
+/* The next entry of a folder, or NULL at its end; a folder that cannot be read on is an error. path is for messages. */
+strata_err file_dir_next(DIR *d, const char *path, const struct dirent **out, struct strata_errmsg *em);
 
 /* Whether a folder has no entries; a folder that does not exist counts as empty. */
 strata_err file_dir_is_empty(const char *path, bool *empty, struct strata_errmsg *em);

@@ -348,6 +348,10 @@ static strata_err generate(struct run *r, const float *logits, struct strata_err
         if (made + 1 == r->o.n_predict) break;
         if (engine_pos(r->engine, 0) == n_ctx) {
             r->fig.finish = "context";
+            fprintf(stderr,
+                    "strata run: stopped: all %u positions of the context are taken, and old ones are not shifted out; "
+                    "start with a larger -c (the model was trained for %u)\n",
+                    (unsigned)n_ctx, (unsigned)engine_info(r->engine)->n_ctx_train);
             break;
         }
         struct engine_batch b = {

@@ -12,6 +12,7 @@
 #include "serve/api.h"
 #include "serve/chain.h"
 #include "serve/local.h"
+#include "serve/prefix.h"
 #include "text/chat.h"
 #include "text/vocab.h"
 
@@ -35,8 +36,14 @@ static const char usage[] =
     "\n"
     "Model\n" CLI_SIGNER_HELP
     "  -c, --ctx N              context length in tokens (default: the model's own, at most 4096)\n"
-    "  -b, --batch N            prompt tokens computed at once (default: 512)\n"
-    "      --kv-type TYPE       type of the KV cache: f16 (default) or f32\n"
+    "  -b, --batch N            tokens computed at once, of all requests together (default: 512)\n"
+    "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
+    "  -p, --parallel N         requests answered at the same time, 1 to 64 (default: 4); more wait for their turn\n"
+    "      --pool N             tokens of context for all of them together (default: --ctx for each). A request needs\n"
+    "                           its prompt and max_tokens of it, and waits until it gets them\n"
+    "      --prefix-cache N     tokens of context that are kept after a request, so that a prompt that starts the "
+    "same\n"
+    "                           way is computed only from where it differs; 0: none (default: twice --ctx)\n"
     "  -t, --threads N          threads of each local stage (default: every core)\n"
     "\n"
     "API\n"
@@ -55,15 +62,23 @@ static const char usage[] =
     "  strata serve ./model-package --local-stages 2\n"
     "  strata serve ./model-package --stage box1:9400 --stage box2:9400\n";
 
-enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512, API_KEY_MAX = 4096, WAIT_SLICE_MS = 200 };
+enum {
+    DEFAULT_CTX = 4096,
+    DEFAULT_BATCH = 512,
+    DEFAULT_PARALLEL = 4,
+    CACHE_DEFAULT = UINT32_MAX,
+    API_KEY_MAX = 4096,
+    WAIT_SLICE_MS = 200
+};
 
 struct options {
     const char *package, *key_dir, *api_key_file, *model_name;
     struct wire_addr stages[WIRE_MSG_STAGES];
     uint32_t n_stages, n_local;
     struct wire_addr listen;
-    uint32_t n_ctx, n_batch, n_threads;
-    bool kv_f32, json;
+    uint32_t n_ctx, n_batch, n_threads, n_parallel, n_pool, cache_tokens;
+    enum engine_kv_type kv_type;
+    bool json;
     struct cli_signer signer;
 };
 
@@ -79,7 +94,7 @@ struct server {
     struct local *local;
     struct chain *chain;
     struct api *api;
-    uint32_t layer_count, n_ctx, n_stages;
+    uint32_t layer_count, n_ctx, n_stages, n_seq;
     struct plan_range ranges[WIRE_MSG_STAGES];
 };
 
@@ -202,6 +217,28 @@ static strata_err start_local(struct server *s, struct strata_errmsg *em) {
     return local_new(&lo, &s->local, em);
 }
 
+/* How many requests at once, and what they share. Local stages share the cores as well: there is nothing to be won by
+ * having several batches on their way. */
+static strata_err share_out(struct server *s, struct chain_options *co, struct strata_errmsg *em) {
+    const struct options *o = &s->o;
+    uint64_t pool = o->n_pool, cache = o->cache_tokens == CACHE_DEFAULT ? 2ull * s->n_ctx : o->cache_tokens;
+    co->n_batch = o->n_batch < s->n_ctx ? o->n_batch : s->n_ctx;
+    co->n_seq = o->n_parallel ? o->n_parallel : DEFAULT_PARALLEL;
+    if (!o->n_parallel && co->n_seq > co->n_batch) co->n_seq = co->n_batch;
+    if (co->n_seq > co->n_batch)
+        return err_set(em, STRATA_EINVAL, "--parallel %u needs batches of as many tokens; --batch and --ctx allow %u",
+                       co->n_seq, co->n_batch);
+    if (!pool) pool = (uint64_t)s->n_ctx * co->n_seq;
+    if (pool < s->n_ctx || pool > INT32_MAX)
+        return err_set(em, STRATA_EINVAL, "--pool must be from the context length of %u to %d, not %llu", s->n_ctx,
+                       INT32_MAX, (unsigned long long)pool);
+    co->n_pool = (uint32_t)pool;
+    co->cache_blocks = (uint32_t)((cache + PREFIX_BLOCK - 1) / PREFIX_BLOCK);
+    co->n_in_flight = s->local ? 1 : s->n_stages;
+    co->kv_type = o->kv_type;
+    return STRATA_OK;
+}
+
 static strata_err start_chain(struct server *s, struct strata_errmsg *em) {
     struct chain_stage stages[WIRE_MSG_STAGES];
     for (uint32_t i = 0; i < s->n_stages; i++)
@@ -213,8 +250,6 @@ static strata_err start_chain(struct server *s, struct strata_errmsg *em) {
                                .manifest_sha256 = pkg_model_manifest_sha256(s->meta),
                                .layer_count = s->layer_count,
                                .n_ctx = s->n_ctx,
-                               .n_batch = s->o.n_batch < s->n_ctx ? s->o.n_batch : s->n_ctx,
-                               .kv_f32 = s->o.kv_f32,
                                .log = &s->log};
     if (s->local) {
         co.prepare = local_prepare;
@@ -224,7 +259,9 @@ static strata_err start_chain(struct server *s, struct strata_errmsg *em) {
         co.key_dir = NULL;
         co.trust = local_trust(s->local);
     }
-    strata_err rc = chain_start(&co, &s->chain, em);
+    strata_err rc = share_out(s, &co, em);
+    s->n_seq = co.n_seq;
+    if (!rc) rc = chain_start(&co, &s->chain, em);
     while (!rc) {
         rc = chain_wait(s->chain, clock_now_ns() + WAIT_SLICE_MS * CLOCK_NS_PER_MS, em);
         if (rc != STRATA_ETIMEOUT) break;
@@ -234,16 +271,17 @@ static strata_err start_chain(struct server *s, struct strata_errmsg *em) {
 }
 
 static void print_table(const struct server *s) {
-    fprintf(stderr, "%-6s %-22s %-9s %11s %11s %11s %11s\n", "stage", "address", "layers", "weights", "kv cache",
-            "scratch", "resident");
+    fprintf(stderr, "%-6s %-22s %-9s %11s %11s %11s %11s %11s\n", "stage", "address", "layers", "weights", "kv cache",
+            "prefixes", "scratch", "resident");
     for (uint32_t i = 0; i < s->n_stages; i++) {
         struct chain_stage_info info;
-        char addr[WIRE_ADDR_TEXT], layers[32], w[24], kv[24], scratch[24], rss[24];
+        char addr[WIRE_ADDR_TEXT], layers[32], w[24], kv[24], cache[24], scratch[24], rss[24];
         chain_stage_info(s->chain, i, &info);
         snprintf(layers, sizeof layers, "%u..%u", info.first, info.end);
-        fprintf(stderr, "%-6u %-22s %-9s %11s %11s %11s %11s\n", i + 1, wire_addr_text(&info.addr, addr), layers,
+        fprintf(stderr, "%-6u %-22s %-9s %11s %11s %11s %11s %11s\n", i + 1, wire_addr_text(&info.addr, addr), layers,
                 progress_bytes(w, sizeof w, info.loaded.weight_bytes),
                 progress_bytes(kv, sizeof kv, info.loaded.kv_bytes),
+                progress_bytes(cache, sizeof cache, info.loaded.cache_bytes),
                 progress_bytes(scratch, sizeof scratch, info.loaded.scratch_bytes),
                 progress_bytes(rss, sizeof rss, info.loaded.rss_bytes));
     }
@@ -259,16 +297,18 @@ static strata_err print_json(const struct server *s, const char *url, const char
         struct chain_stage_info info;
         char addr[WIRE_ADDR_TEXT];
         chain_stage_info(s->chain, i, &info);
-        json_array_append_new(stages, json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "address",
+        json_array_append_new(stages, json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "address",
                                                 wire_addr_text(&info.addr, addr), "first", (int)info.first, "end",
                                                 (int)info.end, "weight_bytes", (json_int_t)info.loaded.weight_bytes,
                                                 "copied_bytes", (json_int_t)info.loaded.copied_bytes, "kv_bytes",
-                                                (json_int_t)info.loaded.kv_bytes, "scratch_bytes",
+                                                (json_int_t)info.loaded.kv_bytes, "cache_bytes",
+                                                (json_int_t)info.loaded.cache_bytes, "scratch_bytes",
                                                 (json_int_t)info.loaded.scratch_bytes, "resident_bytes",
                                                 (json_int_t)info.loaded.rss_bytes));
     }
-    json_t *root = json_pack("{s:s, s:o, s:i, s:o, s:o}", "url", url, "model", jsonx_text(model, strlen(model)),
-                             "n_ctx", (int)s->n_ctx, "stages", stages, "signature", signature);
+    json_t *root =
+        json_pack("{s:s, s:o, s:i, s:i, s:o, s:o}", "url", url, "model", jsonx_text(model, strlen(model)), "n_ctx",
+                  (int)s->n_ctx, "parallel", (int)s->n_seq, "stages", stages, "signature", signature);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     if (!text) {
         rc = err_nomem(em, "the description of the server");
@@ -297,7 +337,8 @@ static strata_err start_api(struct server *s, struct strata_errmsg *em) {
     if (rc) return rc;
     addr.port = api_port(s->api);
     snprintf(url, sizeof url, "http://%s", wire_addr_text(&addr, text));
-    fprintf(stderr, "context of %u tokens; model %s\nlistening on %s\n", s->n_ctx, ao.model_id, url);
+    fprintf(stderr, "context of %u tokens; %u requests at once; model %s\nlistening on %s\n", s->n_ctx, s->n_seq,
+            ao.model_id, url);
     return s->o.json ? print_json(s, url, ao.model_id, em) : STRATA_OK;
 }
 
@@ -363,6 +404,9 @@ static const struct option longs[] = {
     {"batch", required_argument, NULL, 'b'},
     {"kv-type", required_argument, NULL, 'K'},
     {"threads", required_argument, NULL, 't'},
+    {"parallel", required_argument, NULL, 'p'},
+    {"pool", required_argument, NULL, 'P'},
+    {"prefix-cache", required_argument, NULL, 'x'},
     {"listen", required_argument, NULL, 'l'},
     {"api-key-file", required_argument, NULL, 'a'},
     {"require-signature", required_argument, NULL, 'S'},
@@ -392,6 +436,9 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'c': return number(cli, "--ctx", optarg, 2, 1u << 24, &o->n_ctx);
     case 'b': return number(cli, "--batch", optarg, 1, 16384, &o->n_batch);
     case 't': return number(cli, "--threads", optarg, 1, 512, &o->n_threads);
+    case 'p': return number(cli, "--parallel", optarg, 1, WIRE_MAX_SPANS, &o->n_parallel);
+    case 'P': return number(cli, "--pool", optarg, 2, INT32_MAX, &o->n_pool);
+    case 'x': return number(cli, "--prefix-cache", optarg, 0, 1u << 25, &o->cache_tokens);
     case 'l': return address(cli, optarg, true, &o->listen);
     case 'a': o->api_key_file = optarg; return CLI_OK;
     case 'm': o->model_name = optarg; return CLI_OK;
@@ -399,10 +446,8 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'S': return cli_signer_take(cli, optarg, &o->signer);
     default: break;
     }
-    if (strcmp(optarg, "f16") != 0 && strcmp(optarg, "f32") != 0)
-        return cli_usage(cli, "--kv-type must be f16 or f32, not '%s'", optarg);
-    o->kv_f32 = strcmp(optarg, "f32") == 0;
-    return CLI_OK;
+    if (engine_kv_parse(optarg, &o->kv_type)) return CLI_OK;
+    return cli_usage(cli, "--kv-type must be f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
 }
 
 static int check_options(const struct cli *cli, const struct options *o) {
@@ -422,11 +467,12 @@ static int check_options(const struct cli *cli, const struct options *o) {
 }
 
 int cmd_serve(const struct cli *cli, int argc, char **argv) {
-    struct server s = {.o = {.n_batch = DEFAULT_BATCH, .listen = {.host = "127.0.0.1", .port = 8080}},
-                       .log = {.out = stderr, .level = log_level_from_env(LOG_LEVEL_INFO), .component = "serve"}};
+    struct server s = {
+        .o = {.n_batch = DEFAULT_BATCH, .cache_tokens = CACHE_DEFAULT, .listen = {.host = "127.0.0.1", .port = 8080}},
+        .log = {.out = stderr, .level = log_level_from_env(LOG_LEVEL_INFO), .component = "serve"}};
     int opt;
     opterr = 0;
-    while ((opt = getopt_long(argc, argv, ":hc:b:t:", longs, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, ":hc:b:t:p:", longs, NULL)) != -1) {
         if (opt == 'h') {
             fputs(usage, stdout);
             return CLI_OK;

@@ -300,6 +300,13 @@ static bool all_finite(const struct ggml_tensor *t) {
     return isfinite(sum);
 }
 
+/* See struct model_build. */
+static bool stored_finite(const struct engine_graph *g) {
+    float sum = 0;
+    if (g->b.stored) ggml_backend_tensor_get(g->b.stored, &sum, 0, sizeof sum);
+    return isfinite(sum);
+}
+
 /* Runs the batch once more, layer by layer in sight, and names the first layer that gives something else than numbers.
  */
 static strata_err explain_non_finite(struct engine *e, const struct engine_shape *shape, const struct engine_batch *b,
@@ -313,6 +320,7 @@ static strata_err explain_non_finite(struct engine *e, const struct engine_shape
                        (unsigned)e->model.range.end);
     rc = compute(e, &p.graph, b, &why);
     while (!rc && il < n && (!p.layer[il] || all_finite(p.layer[il]))) il++;
+    if (!rc && il == n && !stored_finite(&p.graph)) il = n - 1;
     engine_graphs_unprobe(&p);
     const char *damaged = model_weights_damaged(&e->model.weights, il < n ? first + il : MODEL_NO_LAYER);
     char where[32] = "the output";
@@ -353,7 +361,7 @@ strata_err engine_run_many(struct engine *e, const struct engine_batch *batches,
     if (!rc) rc = compute(e, g, batches, em);
     if (rc) return rc;
     e->info.scratch_bytes = scratch_of(e);
-    if (g->out && !all_finite(g->out)) {
+    if ((g->out && !all_finite(g->out)) || !stored_finite(g)) {
         rc = explain_non_finite(e, &shape, batches, em);
         for (uint32_t i = 0; i < n; i++)
             model_state_wipe(&e->state, batches[i].seq, batches[i].pos, batches[i].pos + batches[i].n_tokens);

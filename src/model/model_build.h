@@ -55,6 +55,9 @@ struct model_build {
     struct ggml_tensor *pos;      /* I32 [n_tokens] */
     struct ggml_tensor *out_rows; /* I32 [n_out]: which tokens are kept; NULL when all are, or none */
     struct ggml_tensor *out_pos;  /* I32 [n_out]: their positions */
+    /* F32 [1], an output: a sum over what the model's last layer stores, which is a number only if all of it is. NULL
+     * unless rows are dropped there, for all others show in the result. */
+    struct ggml_tensor *stored;
     struct model_window window[MODEL_BUILD_WINDOWS];
     uint32_t n_windows;
     /* Convolution: rows of the plane at the conv_len - 1 positions before each span, and 1 for those that exist. */

@@ -18,9 +18,20 @@ static const struct model_window *window_of(const struct model_build *b, const s
     return NULL; /* model_graph made one for each plane */
 }
 
-static void store(struct model_build *b, const struct model_plane *p, struct ggml_tensor *x) {
+/* Rows that are stored and lead to no result would hide what is no number in them, until a later run looks at them. */
+static void sum_up(struct model_build *b, const struct model_plane *p, struct ggml_tensor *rows) {
+    if (p->t->type == GGML_TYPE_F16) /* as they are stored: some may be too large for it */
+        rows = ggml_cast(b->ctx, ggml_cast(b->ctx, rows, GGML_TYPE_F16), GGML_TYPE_F32);
+    struct ggml_tensor *sum = ggml_sum(b->ctx, rows);
+    b->stored = b->stored ? ggml_add(b->ctx, b->stored, sum) : sum;
+    ggml_set_output(b->stored);
+    ggml_build_forward_expand(b->graph, b->stored);
+}
+
+static void store(struct model_build *b, uint32_t il, const struct model_plane *p, struct ggml_tensor *x) {
     struct ggml_tensor *rows = ggml_view_2d(b->ctx, x, p->t->ne[0], x->ne[2], x->nb[2], 0);
     ggml_build_forward_expand(b->graph, ggml_set_rows(b->ctx, p->t, rows, window_of(b, p)->cells));
+    if (model_build_drops_rows(b, il)) sum_up(b, p, rows);
 }
 
 /* One value after the other, as a balanced tree: each element is copied log2(n) times. */
@@ -101,8 +112,8 @@ struct ggml_tensor *model_build_attention(struct model_build *b, uint32_t il, co
     bool drops = model_build_drops_rows(b, il);
     uint32_t n = 0;
     int64_t at = 0;
-    store(b, &p[0], a->k);
-    if (a->v) store(b, &p[1], a->v);
+    store(b, il, &p[0], a->k);
+    if (a->v) store(b, il, &p[1], a->v);
     if (!a->q) return NULL;
     for (uint32_t i = 0; i < b->n_spans; i++) {
         int64_t rows = drops ? b->span[i].n_out : b->span[i].n;
@@ -140,7 +151,7 @@ struct ggml_tensor *model_build_conv(struct model_build *b, uint32_t il, struct 
     struct ggml_tensor *out = join(b, parts, b->n_spans);
     /* The old rows must have been read before the ring is written: they may be the same ones. */
     ggml_build_forward_expand(b->graph, out);
-    store(b, p, ggml_reshape_3d(b->ctx, bx, bx->ne[0], 1, bx->ne[1]));
+    store(b, il, p, ggml_reshape_3d(b->ctx, bx, bx->ne[0], 1, bx->ne[1]));
     if (!drops) return out;
     return b->n_out ? model_build_kept(b, out) : NULL;
 }

@@ -65,8 +65,6 @@ strata_err model_load_moe(struct model_loader *ld, uint32_t il, struct model_lay
     const struct model_moe *m = &ld->hp->moe;
     uint64_t n_embd = ld->hp->n_embd;
     strata_err rc = model_weights_linear(ld, il, "ffn_gate_inp", n_embd, m->n_expert, true, &l->router, em);
-    /* Its products are sorted, which NaNs must not take part in. */
-    if (!rc) rc = model_weights_check_numbers(ld, l->router.w, em);
     if (!rc) rc = model_weights_vector(ld, il, "exp_probs_b.bias", m->n_expert, false, &l->router_bias, em);
     if (!rc)
         rc = model_weights_experts(ld, il, "ffn_gate_up_exps", n_embd, 2 * (uint64_t)m->n_ff, m->n_expert, false,

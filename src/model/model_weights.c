@@ -2,11 +2,13 @@
  * Claims, checks and places the weights of a layer range. See model_weights.h.
  *
  * Owns the ggml context of the weights, the buffers that wrap mapped pages, and the buffer of copied tensors. It writes
- * to no mapped page. Refuses missing, misshapen and unusable tensors, and tensors that the architecture does not know.
+ * to no mapped page. Refuses missing, misshapen, unusable and damaged tensors, and those that the architecture does not
+ * know.
  */
 #include "model/model_weights.h"
 
 #include "base/checked.h"
+#include "model/model_numbers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,21 +124,6 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
     return STRATA_OK;
 }
 
-/* Whether no value is NaN or infinite. ggml looks at the factors of quantized blocks. */
-static bool all_numbers(uint32_t type, const void *data, size_t bytes) {
-    const float *x = data;
-    float sum = 0;
-    if (type != GGUF_TENSOR_F32 || (uintptr_t)data % sizeof *x != 0)
-        return ggml_validate_row_data((enum ggml_type)type, data, bytes);
-    for (size_t i = 0; i < bytes / sizeof *x; i++) sum += x[i] * 0.0f;
-    return sum == 0;
-}
-
-static strata_err not_numbers(const char *name, struct strata_errmsg *em) {
-    return err_set(em, STRATA_EFORMAT,
-                   "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", name);
-}
-
 static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t n, uint64_t rows, bool required,
                             bool use, struct ggml_tensor **out, struct strata_errmsg *em) {
     const struct gguf_tensor *t;
@@ -145,7 +132,6 @@ static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t 
     if (t->type != GGUF_TENSOR_F32)
         return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
                        gguf_types_tensor_name(t->type));
-    if (use && !ld->backend->dry && !all_numbers(t->type, t->data, (size_t)t->bytes)) return not_numbers(name, em);
     return place(ld, t, use, out, em);
 }
 
@@ -245,11 +231,23 @@ static const struct model_placed *placed_of(const struct model_loader *ld, const
     return NULL;
 }
 
-strata_err model_weights_check_numbers(const struct model_loader *ld, const struct ggml_tensor *tensor,
-                                       struct strata_errmsg *em) {
-    const struct model_placed *p = placed_of(ld, tensor);
-    if (!p || ld->backend->dry || all_numbers(tensor->type, p->data, p->bytes)) return STRATA_OK;
-    return not_numbers(p->name, em);
+strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em) {
+    if (ld->backend->dry) return STRATA_OK;
+    struct model_numbers *t = malloc((ld->n_placed + 1) * sizeof *t);
+    const struct model_numbers *bad = NULL;
+    size_t n = 0;
+    if (!t) return err_nomem(em, "a check of the weights");
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (p->tensor && !p->joined)
+            t[n++] = (struct model_numbers){p->name, (uint32_t)p->tensor->type, p->data, p->bytes};
+    }
+    strata_err rc = model_numbers_check(t, n, ld->backend->n_threads, &bad, em);
+    if (bad)
+        rc = err_set(em, STRATA_EFORMAT,
+                     "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", bad->name);
+    free(t);
+    return rc;
 }
 
 const char *model_weights_damaged(const struct model_weights *w, uint32_t layer) {
@@ -258,7 +256,7 @@ const char *model_weights_damaged(const struct model_weights *w, uint32_t layer)
     for (struct ggml_tensor *t = ggml_get_first_tensor(w->ctx); t; t = ggml_get_next_tensor(w->ctx, t)) {
         bool in_layer = strncmp(t->name, "blk.", 4) == 0;
         if (in_layer != (layer != MODEL_NO_LAYER) || strncmp(t->name, prefix, strlen(prefix)) != 0) continue;
-        if (t->data && !all_numbers(t->type, t->data, ggml_nbytes(t))) return t->name;
+        if (t->data && !model_numbers_finite(t->type, t->data, ggml_nbytes(t))) return t->name;
     }
     return NULL;
 }

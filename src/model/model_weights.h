@@ -87,6 +87,9 @@ strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w,
 /* Checks that every tensor was claimed, wraps or copies the bytes. Call model_loader_deinit whatever happens. With a
  * backend that only measures, the bytes are counted and not looked at, and the tensors cannot be computed with. */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
+/* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
+ * model_weights_finish, which asks the system for the file's pages. With a backend that only measures, at none. */
+strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
 /* The name of a tensor of a layer (MODEL_NO_LAYER: outside the layers) that holds NaN or infinite values, or NULL.
@@ -117,10 +120,6 @@ strata_err model_weights_stack(struct model_loader *ld, uint32_t layer, const ch
 strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
                                  uint64_t n_out, uint64_t n_expert, bool required, struct model_linear *out,
                                  struct strata_errmsg *em);
-/* Refuses a claimed matrix with NaN or infinite values, which is read for it: where such values would not only spoil
- * results. Vectors are looked at anyhow. */
-strata_err model_weights_check_numbers(const struct model_loader *ld, const struct ggml_tensor *tensor,
-                                       struct strata_errmsg *em);
 /* A tensor that files carry and the architecture has no use for; no error when absent. */
 strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const char *name, struct strata_errmsg *em);
 

@@ -61,7 +61,7 @@ static strata_err walk_entry(struct walk *w, int fd, const char *name, size_t le
     return sub < 0 ? STRATA_OK : walk_folder(w, sub, len, depth + 1);
 }
 
-/* Takes fd. What cannot be read is passed over: parts in it are reported as such. */
+/* Takes fd. What cannot be opened is passed over: parts in it are reported as such. */
 static strata_err walk_folder(struct walk *w, int fd, size_t len, unsigned depth) {
     strata_err rc = STRATA_OK;
     DIR *d = fdopendir(fd);
@@ -70,7 +70,8 @@ static strata_err walk_folder(struct walk *w, int fd, size_t len, unsigned depth
         close(fd);
         return e == ENOMEM ? err_nomem(w->em, "a folder") : STRATA_OK;
     }
-    for (struct dirent *e = readdir(d); e && !rc; e = readdir(d)) {
+    const struct dirent *e = NULL;
+    while (!rc && !(rc = file_dir_next(d, w->r->dir, &e, w->em)) && e) {
         if (e->d_name[0] == '.' || ++w->n_entries > MAX_ENTRIES) continue;
         int n = snprintf(w->path + len, sizeof w->path - len, "%s%s", len ? "/" : "", e->d_name);
         if (n > 0 && (size_t)n < sizeof w->path - len) rc = walk_entry(w, dirfd(d), e->d_name, len + (size_t)n, depth);

@@ -183,12 +183,12 @@ static bool is_model_name(const char *name) {
 /* Links are followed to files, never to folders. */
 static strata_err list_folder(struct pkg_glm_dsa_files *f, const char *dir, int depth, struct strata_errmsg *em) {
     char path[PATH_MAX_LEN];
-    const struct dirent *e;
+    const struct dirent *e = NULL;
     struct stat st;
     DIR *d = opendir(dir);
     if (!d) return err_sys(em, STRATA_EIO, errno, "cannot list %s", dir);
     strata_err rc = STRATA_OK;
-    while (!rc && (e = readdir(d))) {
+    while (!rc && !(rc = file_dir_next(d, dir, &e, em)) && e) {
         if (e->d_name[0] == '.') continue;
         rc = path_join(path, sizeof path, dir, e->d_name, em);
         if (rc || lstat(path, &st) != 0) continue;

@@ -61,8 +61,9 @@ strata_err api_json_model(const char *model, int64_t created, bool list, struct 
 }
 
 static json_t *usage_object(const struct api_usage *u) {
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)u->prompt, "completion_tokens",
-                     (json_int_t)u->completion, "total_tokens", (json_int_t)u->prompt + (json_int_t)u->completion);
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)u->prompt, "completion_tokens",
+                     (json_int_t)u->completion, "total_tokens", (json_int_t)u->prompt + (json_int_t)u->completion,
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)u->cached);
 }
 
 /* The outer object; takes choices. */

@@ -24,6 +24,7 @@ struct api_answer {
 struct api_usage {
     uint32_t prompt;
     uint32_t completion;
+    uint32_t cached; /* of the prompt: not computed, because the prefix cache had them */
 };
 
 /* A random id, prefix + 24 letters and digits, into out. */

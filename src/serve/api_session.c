@@ -193,13 +193,15 @@ static strata_err take_token(struct api_session *s, int32_t token, struct buf *o
     return rc;
 }
 
-static strata_err take_end(struct api_session *s, enum gen_finish finish, struct buf *out, struct strata_errmsg *em) {
+static strata_err take_end(struct api_session *s, const struct gen_event *end, struct buf *out,
+                           struct strata_errmsg *em) {
+    s->usage.cached = end->n_cached;
     buf_clear(&s->text);
     strata_err rc = detok_flush(&s->detok, &s->text, em);
     if (!rc) rc = api_stop_push(&s->stop, buf_cstr(&s->text), s->text.len, out, em);
     if (!rc) rc = api_stop_flush(&s->stop, out, em);
     if (rc) return rc;
-    s->finish = finish == GEN_FINISH_LENGTH && !s->stop.matched ? "length" : "stop";
+    s->finish = end->finish == GEN_FINISH_LENGTH && !s->stop.matched ? "length" : "stop";
     end_job(s);
     return STRATA_OK;
 }
@@ -214,7 +216,7 @@ strata_err api_session_step(struct api_session *s, uint64_t deadline_ns, struct 
     if (rc) {
         gen_failed(p, &em);
     } else {
-        rc = ev.kind == GEN_TOKEN ? take_token(s, ev.token, out, &em) : take_end(s, ev.finish, out, &em);
+        rc = ev.kind == GEN_TOKEN ? take_token(s, ev.token, out, &em) : take_end(s, &ev, out, &em);
         if (rc) internal(p, &em);
     }
     if (rc) end_job(s);

@@ -136,7 +136,8 @@ static strata_err next(struct gen *g, struct gen_job *job, uint64_t deadline_ns,
         rc = job->rc;
         if (em) *em = job->em;
     } else {
-        *out = (struct gen_event){.kind = GEN_DONE, .finish = job->finish};
+        *out = (struct gen_event){
+            .kind = GEN_DONE, .finish = job->finish, .n_cached = job->prefix.n_restored * PREFIX_BLOCK};
     }
     pthread_mutex_unlock(&c->lock);
     return rc;
@@ -172,19 +173,24 @@ static uint32_t n_ctx(struct gen *g) {
 static json_t *stage_health(const struct stage *s, bool ready) {
     char addr[WIRE_ADDR_TEXT];
     const struct wire_msg_loaded *l = &s->loaded;
-    return json_pack("{s:i, s:s, s:[i,i], s:s, s:I, s:I, s:I, s:I}", "stage", (int)s->index + 1, "address",
+    return json_pack("{s:i, s:s, s:[i,i], s:s, s:I, s:I, s:I, s:I, s:I}", "stage", (int)s->index + 1, "address",
                      wire_addr_text(&s->addr, addr), "layers", (int)s->first, (int)s->end, "state",
                      ready ? "ready" : "not ready", "weight_bytes", (json_int_t)l->weight_bytes, "kv_bytes",
                      (json_int_t)l->kv_bytes, "scratch_bytes", (json_int_t)l->scratch_bytes, "resident_bytes",
-                     (json_int_t)l->rss_bytes);
+                     (json_int_t)l->rss_bytes, "cache_bytes", (json_int_t)l->cache_bytes);
 }
 
 static bool health(struct gen *g, json_t **status) {
     struct chain *c = (struct chain *)g;
     pthread_mutex_lock(&c->lock);
     bool ready = c->state == CHAIN_READY;
-    json_t *o = json_pack("{s:s, s:s, s:I, s:b}", "status", ready ? "ok" : "degraded", "chain", state_names[c->state],
-                          "queued", (json_int_t)c->n_queued, "busy", c->active != NULL);
+    const struct prefix_stats *x = &c->prefix_stats;
+    json_t *o = json_pack(
+        "{s:s, s:s, s:I, s:I, s:i, s:{s:I, s:I, s:I, s:I, s:I, s:I}}", "status", ready ? "ok" : "degraded", "chain",
+        state_names[c->state], "queued", (json_int_t)c->n_queued, "running", (json_int_t)c->n_active, "slots",
+        (int)c->opt.n_seq, "prefix_cache", "hits", (json_int_t)x->hits, "misses", (json_int_t)x->misses,
+        "reused_tokens", (json_int_t)x->reused_positions, "evictions", (json_int_t)x->evictions, "tokens",
+        (json_int_t)x->blocks * PREFIX_BLOCK, "max_tokens", (json_int_t)c->opt.cache_blocks * PREFIX_BLOCK);
     json_t *list = json_array();
     for (uint32_t i = 0; i < c->n_stages; i++) json_array_append_new(list, stage_health(&c->stages[i], ready));
     if (o) json_object_set(o, "stages", list);
@@ -242,9 +248,24 @@ static void stop_on_loop(void *ctx) {
     }
 }
 
+static strata_err check_options(const struct chain_options *opt, struct strata_errmsg *em) {
+    if (opt->n_seq == 0 || opt->n_seq > WIRE_MAX_SPANS || opt->n_seq > opt->n_batch)
+        return err_set(em, STRATA_EINVAL,
+                       "%u requests at once; from 1 to %d are possible, and each needs a row of a batch of %u",
+                       opt->n_seq, WIRE_MAX_SPANS, opt->n_batch);
+    if (opt->n_pool < opt->n_ctx || opt->n_pool > INT32_MAX)
+        return err_set(em, STRATA_EINVAL, "%u positions for all requests; one alone may need %u", opt->n_pool,
+                       opt->n_ctx);
+    if (opt->cache_blocks > WIRE_MSG_CACHE_BLOCKS - WIRE_MAX_SPANS)
+        return err_set(em, STRATA_EINVAL, "a prefix cache of %u blocks; at most %d are possible", opt->cache_blocks,
+                       WIRE_MSG_CACHE_BLOCKS - WIRE_MAX_SPANS);
+    return STRATA_OK;
+}
+
 static strata_err copy_options(struct chain *c, const struct chain_options *opt, struct strata_errmsg *em) {
-    strata_err rc = STRATA_OK;
     uint32_t n = opt->n_stages;
+    strata_err rc = check_options(opt, em);
+    if (rc) return rc;
     if (n == 0 || n > WIRE_MSG_STAGES)
         return err_set(em, STRATA_EINVAL, "a chain has 1 to %d stages, not %u", WIRE_MSG_STAGES, n);
     c->opt = *opt;
@@ -279,6 +300,7 @@ strata_err chain_start(const struct chain_options *opt, struct chain **out, stru
     pthread_mutex_init(&c->lock, NULL);
     cond_init(&c->changed);
     strata_err rc = copy_options(c, opt, em);
+    if (!rc && opt->cache_blocks) rc = prefix_new(opt->cache_blocks, chain_forget_blocks, c, &c->prefix, em);
     if (!rc) rc = wire_tls_new(opt->key, &c->tls, em);
     if (!rc) rc = wire_loop_start(&c->loop, em);
     if (rc) {
@@ -315,6 +337,7 @@ void chain_stop(struct chain *c) {
     if (c->loop) wire_loop_call(c->loop, stop_on_loop, c);
     wire_loop_stop(c->loop);
     wire_tls_free(c->tls);
+    prefix_free(c->prefix);
     wire_trust_deinit(&c->trust);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->changed);

@@ -4,12 +4,14 @@
  * Life cycle: chain_start returns at once and builds the chain on its own loop thread: dial every stage, compare
  * packages, have each load its range, have them connect to each other. chain_wait waits for the outcome; the first
  * failure to build is final. Later, when a stage is lost, every request ends with EPEER and the chain is built again in
- * the background, with growing pauses, until chain_stop. Requests are answered one at a time, in the order they came.
+ * the background, with growing pauses, until chain_stop. Requests start in the order they came, up to n_seq of them run
+ * at once, and a prefix that the stages have computed before is not computed again.
  */
 #ifndef CHAIN_H
 #define CHAIN_H
 
 #include "base/log.h"
+#include "engine/engine.h"
 #include "serve/gen.h"
 #include "wire/wire_link.h"
 #include "wire/wire_msg.h"
@@ -39,7 +41,11 @@ struct chain_options {
     const char *manifest_sha256;    /* of our own package; copied */
     uint32_t layer_count;
     uint32_t n_ctx, n_batch; /* both at least 1 */
-    bool kv_f32;
+    uint32_t n_seq;          /* requests at once, 1 to WIRE_MAX_SPANS and at most n_batch */
+    uint32_t n_pool;         /* positions of all of them together, at least n_ctx */
+    uint32_t cache_blocks;   /* of the prefix cache, PREFIX_BLOCK positions each; 0: none is kept */
+    uint32_t n_in_flight;    /* batches that decode is split into: the number of machines */
+    enum engine_kv_type kv_type;
     const struct log *log; /* outlives the chain */
 };
 

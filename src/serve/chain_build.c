@@ -102,7 +102,12 @@ static void fill_assign(const struct stage *s, struct wire_msg_assign *m) {
                                   .end = s->end,
                                   .n_ctx = c->opt.n_ctx,
                                   .n_batch = c->opt.n_batch,
-                                  .kv_f32 = c->opt.kv_f32,
+                                  .n_seq = c->opt.n_seq,
+                                  .n_pool = c->opt.n_pool,
+                                  /* Each request may have computed one more than is known here. */
+                                  .cache_blocks = c->opt.cache_blocks ? c->opt.cache_blocks + c->opt.n_seq : 0,
+                                  .n_in_flight = c->opt.n_in_flight,
+                                  .kv_type = c->opt.kv_type,
                                   .next_addr = after->addr,
                                   .next_key = after->key,
                                   .prev_key = before->key};
@@ -280,7 +285,9 @@ static void on_frame(struct wire_link *l, void *ctx, const struct wire_frame *f,
     case WIRE_LOADED: on_loaded(s, payload); break;
     case WIRE_READY: on_ready(s); break;
     case WIRE_ERROR: on_error(s, f->seq, payload); break;
-    case WIRE_TOKEN: chain_on_token(s, f, payload); break;
+    case WIRE_TOKEN:
+        if (chain_on_tokens(s, f, payload, &em)) stage_fail(s, &em);
+        break;
     default:
         err_set(&em, STRATA_EPEER, "it sent frame type %u, which is not for a stage to send", f->type);
         stage_fail(s, &em);

@@ -3,6 +3,8 @@
 #define CHAIN_PRIV_H
 
 #include "serve/chain.h"
+#include "serve/prefix.h"
+#include "wire/wire_rows.h"
 
 #include <pthread.h>
 
@@ -41,6 +43,16 @@ struct stage {
     struct wire_msg_loaded loaded; /* under the lock */
 };
 
+/* A request's part in the prefix cache. Loop thread. */
+struct job_prefix {
+    struct prefix_node *tip; /* the last known block of its sequence, held */
+    uint64_t base;           /* number of its block 0 at the stages; 0: it keeps none */
+    uint32_t n_restored;     /* blocks that it started from */
+    uint32_t n_known;        /* blocks up to tip; once it is cut off, all that were complete */
+    bool cut_off;            /* there was no room for a block: nothing behind it can be found, or is kept */
+    uint32_t n_reserved;
+};
+
 enum job_state { JOB_QUEUED, JOB_ACTIVE, JOB_DONE };
 
 struct gen_job {
@@ -54,7 +66,8 @@ struct gen_job {
     /* Under the chain's lock. */
     enum job_state state;
     bool orphan; /* its owner has let go; the loop frees it */
-    uint32_t seq;
+    uint32_t seq, slot;
+    struct job_prefix prefix;
     int32_t *tokens; /* room for all that can come */
     uint32_t n_tokens, n_read, cap;
     enum gen_finish finish;
@@ -86,6 +99,7 @@ struct chain {
     uint32_t backoff_ms;
     char session[WIRE_MSG_SESSION];
     uint32_t seq;
+    struct prefix *prefix; /* NULL: none is kept */
     uv_work_t work;
     bool working;
     strata_err work_rc;
@@ -96,8 +110,12 @@ struct chain {
     enum chain_state state;
     bool stood;              /* has been READY once */
     struct strata_errmsg em; /* why it does not stand now */
-    struct gen_job *queue, **queue_end, *active;
+    struct gen_job *queue, **queue_end;
     uint32_t n_queued;
+    struct gen_job *active[WIRE_MAX_SPANS]; /* by slot */
+    uint32_t n_active;
+    uint32_t n_pool_taken; /* positions that the active jobs may come to have */
+    struct prefix_stats prefix_stats;
 };
 
 /* "stage 2 of 3 (HOST:PORT, layers 10..20)" into out. Returns out. */
@@ -114,7 +132,11 @@ void chain_close_links(struct chain *c);
 
 /* chain_run.c, loop thread */
 void chain_pump(void *chain);
-void chain_on_token(struct stage *s, const struct wire_frame *f, const struct wire_buf *payload);
+/* EPEER when the frame as a whole is wrong; what is wrong with one request ends that one. */
+strata_err chain_on_tokens(struct stage *s, const struct wire_frame *f, const struct wire_buf *payload,
+                           struct strata_errmsg *em);
+/* As prefix_new's forget, with the chain as ctx. */
+void chain_forget_blocks(void *chain, uint64_t first, uint32_t count);
 /* A stage reports that request seq failed there. */
 void chain_on_fault(struct stage *s, uint32_t seq, const struct strata_errmsg *em);
 /* Under the lock: ends every job. */

@@ -2,7 +2,7 @@
  * Generation as the HTTP API sees it: submit a prompt, take tokens as they come, cancel.
  *
  * An interface with two implementations: the chain of stages (serve/chain.c), and a scripted one in the tests.
- * All functions are thread-safe. Requests may be queued: they are answered one after another.
+ * All functions are thread-safe. Several requests may run at once, and more may be queued.
  */
 #ifndef GEN_H
 #define GEN_H
@@ -35,6 +35,7 @@ struct gen_event {
     enum gen_event_kind kind;
     int32_t token;
     enum gen_finish finish;
+    uint32_t n_cached; /* GEN_DONE: tokens of the prompt that the prefix cache saved */
 };
 
 struct gen_job;

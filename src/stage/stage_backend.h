@@ -17,14 +17,15 @@ struct stage_probe {
 
 struct stage_load {
     uint32_t first, end; /* half-open */
-    uint32_t n_ctx, n_batch;
-    bool kv_f32;
+    uint32_t n_ctx, n_batch, n_seq, n_pool;
+    enum engine_kv_type kv_type;
 };
 
 /* A loaded range; sizes in bytes. */
 struct stage_unit_info {
     uint32_t n_embd, n_vocab, n_ctx, n_batch, n_threads;
     uint64_t weight_bytes, copied_bytes, kv_bytes, scratch_bytes;
+    uint64_t cache_bytes; /* of the prefix cache when it is full; filled in by the compute thread */
 };
 
 struct stage_backend {
@@ -32,10 +33,15 @@ struct stage_backend {
     /* Loads a range, with digests verified. *unit is freed by `free`. */
     strata_err (*load)(void *self, const struct stage_load *req, void **unit, struct stage_unit_info *info,
                        struct strata_errmsg *em);
-    /* As engine_run. */
-    strata_err (*run)(void *unit, const struct engine_batch *b, const float **out, struct strata_errmsg *em);
-    /* As engine_truncate. */
-    strata_err (*truncate)(void *unit, uint32_t pos, struct strata_errmsg *em);
+    /* As the engine_ functions of the same names. */
+    strata_err (*run_many)(void *unit, const struct engine_batch *b, uint32_t n, const float **out,
+                           struct strata_errmsg *em);
+    strata_err (*truncate)(void *unit, uint32_t seq, uint32_t pos, struct strata_errmsg *em);
+    uint64_t (*rows_bytes)(const void *unit, uint32_t first, uint32_t end);
+    strata_err (*save_rows)(const void *unit, uint32_t seq, uint32_t first, uint32_t end, void *out,
+                            struct strata_errmsg *em);
+    strata_err (*load_rows)(void *unit, uint32_t seq, uint32_t first, uint32_t end, const void *in,
+                            struct strata_errmsg *em);
     void (*free)(void *unit);
     void *self;
 };

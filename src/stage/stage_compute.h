@@ -1,9 +1,11 @@
 /*
- * The compute thread of a stage: one queue of work, one engine.
+ * The compute thread of a stage: one queue of work, one engine, as many requests as there are slots.
  *
- * The loop thread puts checked frames in; the compute thread runs them in order and sends the results on the session's
- * links itself. A session is known here by its generation, a number that grows: what a dropped session left in the
- * queue is thrown away. Faults of one request go to the coordinator as ERROR frames with the request's seq.
+ * The loop thread puts checked frames in; the compute thread takes them in order and sends results on the session's
+ * links itself. The first stage collects what its requests have ready and makes the batches (stage_batch.h); every
+ * other stage computes the batches that come to it, as they are. A session is known here by its generation, a number
+ * that grows: what a dropped session left in the queue is thrown away. Faults of one request go to the coordinator as
+ * ERROR frames with the request's seq, and end that request alone.
  */
 #ifndef STAGE_COMPUTE_H
 #define STAGE_COMPUTE_H
@@ -18,7 +20,7 @@ struct stage_compute;
 struct stage_compute_events {
     /* A load has ended: stage_compute_load_result tells how. */
     void (*on_load)(void *ctx);
-    /* The queue is short again after stage_compute_rows had said that it is full. */
+    /* The queue is short again after stage_compute_hidden had said that it is full. */
     void (*on_room)(void *ctx);
     void *ctx;
 };
@@ -27,6 +29,8 @@ strata_err stage_compute_start(const struct stage_backend *backend, const struct
                                const struct log *log, struct stage_compute **out, struct strata_errmsg *em);
 /* Ends the thread after the work in hand. False when that takes longer than max_ms: the thread and *c then live on. */
 bool stage_compute_stop(struct stage_compute *c, uint32_t max_ms);
+
+/* All that follow are for the loop thread. */
 
 /* Starts a session: loads its range. control is where results and faults go. */
 strata_err stage_compute_load(struct stage_compute *c, uint64_t generation, const struct wire_msg_assign *assign,
@@ -43,13 +47,17 @@ void stage_compute_drop(struct stage_compute *c);
 /* A request begins. Takes over the arrays of *begin and the payload, on failure too. */
 strata_err stage_compute_begin(struct stage_compute *c, uint32_t seq, struct wire_msg_begin *begin,
                                struct wire_buf *payload, struct strata_errmsg *em);
-/* TOKENS or HIDDEN. Takes over payload, on failure too. *full: hold the sender back until on_room. */
-strata_err stage_compute_rows(struct stage_compute *c, const struct wire_frame *f, struct wire_buf *payload, bool *full,
-                              struct strata_errmsg *em);
-/* A decode step at the first stage. */
-strata_err stage_compute_token(struct stage_compute *c, const struct wire_frame *f, int32_t id,
+/* A piece of a prompt, at the first stage. Takes over the payload, as the next two do. */
+strata_err stage_compute_tokens(struct stage_compute *c, const struct wire_frame *f, struct wire_buf *payload,
+                                struct strata_errmsg *em);
+/* A batch, at every other stage. *full: hold the sender back until on_room. */
+strata_err stage_compute_hidden(struct stage_compute *c, const struct wire_frame *f, struct wire_buf *payload,
+                                bool *full, struct strata_errmsg *em);
+/* Decode steps at the first stage. */
+strata_err stage_compute_steps(struct stage_compute *c, const struct wire_frame *f, struct wire_buf *payload,
                                struct strata_errmsg *em);
-/* Requests up to seq are over. */
-void stage_compute_cancel(struct stage_compute *c, uint32_t seq);
+/* The request is over: what is queued of it is skipped, and its memory given back. */
+strata_err stage_compute_cancel(struct stage_compute *c, uint32_t seq, struct strata_errmsg *em);
+strata_err stage_compute_forget(struct stage_compute *c, const struct wire_msg_forget *m, struct strata_errmsg *em);
 
 #endif

@@ -64,9 +64,11 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
     struct stage_engine *e = self;
     struct engine_options eo = {.n_ctx = req->n_ctx,
                                 .n_batch = req->n_batch,
+                                .n_seq = req->n_seq,
+                                .n_pool = req->n_pool,
                                 .n_threads = e->n_threads,
-                                .max_logits = 1, /* a stage samples after the last row only */
-                                .kv_type = req->kv_f32 ? ENGINE_KV_F32 : ENGINE_KV_F16};
+                                .max_logits = req->n_seq, /* a stage samples after a request's last row only */
+                                .kv_type = req->kv_type};
     struct unit *u = calloc(1, sizeof *u);
     if (!u) return err_nomem(em, "a stage");
     strata_err rc = open_package(e, (struct pkg_range){req->first, req->end}, PKG_MODEL_VERIFY, &u->model, em);
@@ -93,14 +95,32 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
     return STRATA_OK;
 }
 
-static strata_err run(void *unit, const struct engine_batch *b, const float **out, struct strata_errmsg *em) {
+static strata_err run_many(void *unit, const struct engine_batch *b, uint32_t n, const float **out,
+                           struct strata_errmsg *em) {
     struct unit *u = unit;
-    return engine_run(u->engine, b, out, em);
+    return engine_run_many(u->engine, b, n, out, em);
 }
 
-static strata_err truncate_to(void *unit, uint32_t pos, struct strata_errmsg *em) {
+static strata_err truncate_to(void *unit, uint32_t seq, uint32_t pos, struct strata_errmsg *em) {
     struct unit *u = unit;
-    return engine_truncate(u->engine, 0, pos, em);
+    return engine_truncate(u->engine, seq, pos, em);
+}
+
+static uint64_t rows_bytes(const void *unit, uint32_t first, uint32_t end) {
+    const struct unit *u = unit;
+    return engine_rows_bytes(u->engine, first, end);
+}
+
+static strata_err save_rows(const void *unit, uint32_t seq, uint32_t first, uint32_t end, void *out,
+                            struct strata_errmsg *em) {
+    const struct unit *u = unit;
+    return engine_save_rows(u->engine, seq, first, end, out, em);
+}
+
+static strata_err load_rows(void *unit, uint32_t seq, uint32_t first, uint32_t end, const void *in,
+                            struct strata_errmsg *em) {
+    struct unit *u = unit;
+    return engine_load_rows(u->engine, seq, first, end, in, em);
 }
 
 strata_err stage_engine_new(const char *package, uint32_t n_threads, const struct ed25519_pub *require_signature,
@@ -129,6 +149,13 @@ const struct pkg_signature *stage_engine_signature(const struct stage_engine *e)
 }
 
 struct stage_backend stage_engine_backend(struct stage_engine *e) {
-    return (struct stage_backend){
-        .probe = probe, .load = load, .run = run, .truncate = truncate_to, .free = unit_free, .self = e};
+    return (struct stage_backend){.probe = probe,
+                                  .load = load,
+                                  .run_many = run_many,
+                                  .truncate = truncate_to,
+                                  .rows_bytes = rows_bytes,
+                                  .save_rows = save_rows,
+                                  .load_rows = load_rows,
+                                  .free = unit_free,
+                                  .self = e};
 }

@@ -17,29 +17,41 @@ strata_err stage_flow_source(const struct stage_flow *s, enum stage_source from,
                    from == STAGE_FROM_COORDINATOR ? "the coordinator" : "its neighbour");
 }
 
-strata_err stage_flow_begin(struct stage_flow *s, uint32_t seq, uint32_t n_prompt, enum stage_verdict *v,
-                            struct strata_errmsg *em) {
-    if (seq == 0 || (seq <= s->seq && seq > s->cancelled))
-        return err_set(em, STRATA_EPEER, "request %u begins after request %u", seq, s->seq);
-    if (seq <= s->cancelled) {
-        *v = STAGE_DROP;
-        return STRATA_OK;
+/* Forgets that seq was cancelled before it began; false when it was not. */
+static bool take_early(struct stage_flow *s, uint32_t seq) {
+    uint32_t n = s->n_early < STAGE_FLOW_EARLY ? s->n_early : STAGE_FLOW_EARLY;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s->early[i] != seq) continue;
+        s->early[i] = 0;
+        return true;
     }
-    if (n_prompt == 0 || n_prompt >= s->n_ctx)
-        return err_set(em, STRATA_EPEER, "a prompt of %u tokens does not fit a context of %u", n_prompt, s->n_ctx);
-    s->seq = seq;
-    s->n_prompt = n_prompt;
-    s->next_pos = 0;
-    s->ended = false;
-    *v = STAGE_TAKE;
+    return false;
+}
+
+strata_err stage_flow_begin(struct stage_flow *s, uint32_t seq, const struct wire_msg_begin *m, enum stage_verdict *v,
+                            struct strata_errmsg *em) {
+    if (seq == 0 || seq <= s->last_seq)
+        return err_set(em, STRATA_EPEER, "request %u begins after request %u", seq, s->last_seq);
+    if (m->slot >= s->n_seq)
+        return err_set(em, STRATA_EPEER, "request %u is to use slot %u of %u", seq, m->slot, s->n_seq);
+    if (m->n_prompt == 0 || m->n_prompt >= s->n_ctx)
+        return err_set(em, STRATA_EPEER, "a prompt of %u tokens does not fit a context of %u", m->n_prompt, s->n_ctx);
+    s->last_seq = seq;
+    *v = take_early(s, seq) ? STAGE_DROP : STAGE_TAKE;
+    if (*v == STAGE_DROP) return STRATA_OK;
+    s->slot[m->slot].seq = seq;
+    s->slot[m->slot].n_prompt = m->n_prompt;
+    s->slot[m->slot].next_pos = m->n_restore * WIRE_MSG_BLOCK;
+    s->slot[m->slot].ended = false;
     return STRATA_OK;
 }
 
-/* True when the frame is over already and to be dropped; an error when its request never began. */
-static strata_err stale(const struct stage_flow *s, uint32_t seq, bool *drop, struct strata_errmsg *em) {
-    *drop = seq != 0 && (seq <= s->cancelled || seq < s->seq);
-    if (!*drop && (seq == 0 || seq > s->seq))
-        return err_set(em, STRATA_EPEER, "rows of request %u, which has not begun", seq);
+/* The slot of a request; n_seq when it is over; an error when it never began. */
+static strata_err find(const struct stage_flow *s, uint32_t seq, uint32_t *slot, struct strata_errmsg *em) {
+    uint32_t i = 0;
+    if (seq == 0 || seq > s->last_seq) return err_set(em, STRATA_EPEER, "rows of request %u, which has not begun", seq);
+    while (i < s->n_seq && s->slot[i].seq != seq) i++;
+    *slot = i;
     return STRATA_OK;
 }
 
@@ -50,67 +62,89 @@ static strata_err check_ids(const struct stage_flow *s, const int32_t *ids, uint
     return STRATA_OK;
 }
 
-strata_err stage_flow_rows(struct stage_flow *s, const struct wire_frame *f, const int32_t *ids, enum stage_verdict *v,
-                           struct strata_errmsg *em) {
-    bool drop;
-    bool sample = f->flags & WIRE_FLAG_SAMPLE;
-    strata_err rc = stale(s, f->seq, &drop, em);
+/* What rows of every kind must be: the next ones, of a request that goes on. */
+static strata_err check_rows(const struct stage_flow *s, uint32_t slot, uint32_t pos, uint32_t n,
+                             struct strata_errmsg *em) {
+    uint32_t next = s->slot[slot].next_pos;
+    if (s->slot[slot].ended) return err_set(em, STRATA_EPEER, "rows of request %u, which has ended", s->slot[slot].seq);
+    if (n == 0 || n > s->n_batch)
+        return err_set(em, STRATA_EPEER, "%u rows at once; at most %u were agreed on", n, s->n_batch);
+    if (pos != next) return err_set(em, STRATA_EPEER, "rows for position %u, where %u comes next", pos, next);
+    if (n > s->n_ctx - next)
+        return err_set(em, STRATA_EPEER, "position %u is beyond the context of %u", next + n, s->n_ctx);
+    return STRATA_OK;
+}
+
+strata_err stage_flow_prompt(struct stage_flow *s, const struct wire_frame *f, const int32_t *ids,
+                             enum stage_verdict *v, struct strata_errmsg *em) {
+    uint32_t slot = s->n_seq;
+    strata_err rc = find(s, f->seq, &slot, em);
     if (rc) return rc;
-    if (drop) {
-        *v = STAGE_DROP;
-        return STRATA_OK;
-    }
-    if (s->ended) return err_set(em, STRATA_EPEER, "rows of request %u, which has ended", f->seq);
-    if (f->n_rows == 0 || f->n_rows > s->n_batch)
-        return err_set(em, STRATA_EPEER, "%u rows in one frame; at most %u were agreed on", f->n_rows, s->n_batch);
-    if (f->pos != s->next_pos)
-        return err_set(em, STRATA_EPEER, "rows for position %u, where %u comes next", f->pos, s->next_pos);
-    if (s->next_pos < s->n_prompt) {
-        uint32_t left = s->n_prompt - s->next_pos;
-        if (f->n_rows > left)
-            return err_set(em, STRATA_EPEER, "%u rows, where %u are left of the prompt", f->n_rows, left);
-        if (sample != (f->n_rows == left))
-            return err_set(em, STRATA_EPEER, "only the last rows of a prompt are to be sampled after");
-    } else if (s->index == 0) {
-        return err_set(em, STRATA_EPEER, "more tokens than the prompt of %u", s->n_prompt);
-    } else if (f->n_rows != 1 || !sample) {
-        return err_set(em, STRATA_EPEER, "%u rows, where one row to sample after was due", f->n_rows);
-    }
-    if (f->n_rows > s->n_ctx - s->next_pos)
-        return err_set(em, STRATA_EPEER, "position %u is beyond the context of %u", s->next_pos + f->n_rows, s->n_ctx);
-    if (ids) rc = check_ids(s, ids, f->n_rows, em);
+    *v = STAGE_DROP;
+    if (slot == s->n_seq) return STRATA_OK;
+    rc = check_rows(s, slot, f->pos, f->n_rows, em);
+    uint32_t left =
+        s->slot[slot].n_prompt > s->slot[slot].next_pos ? s->slot[slot].n_prompt - s->slot[slot].next_pos : 0;
+    if (!rc && f->n_rows > left)
+        rc = err_set(em, STRATA_EPEER, "%u tokens, where %u are left of the prompt", f->n_rows, left);
+    if (!rc) rc = check_ids(s, ids, f->n_rows, em);
     if (rc) return rc;
-    s->next_pos += f->n_rows;
+    s->slot[slot].next_pos += f->n_rows;
     *v = STAGE_TAKE;
     return STRATA_OK;
 }
 
-strata_err stage_flow_token(struct stage_flow *s, const struct wire_frame *f, int32_t id, enum stage_verdict *v,
-                            struct strata_errmsg *em) {
-    bool drop;
-    strata_err rc = stale(s, f->seq, &drop, em);
+strata_err stage_flow_span(struct stage_flow *s, const struct wire_span *span, enum stage_verdict *v,
+                           struct strata_errmsg *em) {
+    bool sample = span->flags & WIRE_SPAN_SAMPLE;
+    uint32_t slot = s->n_seq;
+    strata_err rc = find(s, span->seq, &slot, em);
     if (rc) return rc;
-    if (drop) {
-        *v = STAGE_DROP;
-        return STRATA_OK;
+    *v = STAGE_DROP;
+    if (slot == s->n_seq) return STRATA_OK;
+    rc = check_rows(s, slot, span->pos, span->n_rows, em);
+    if (rc) return rc;
+    if (s->slot[slot].next_pos < s->slot[slot].n_prompt) {
+        uint32_t left = s->slot[slot].n_prompt - s->slot[slot].next_pos;
+        if (span->n_rows > left)
+            return err_set(em, STRATA_EPEER, "%u rows, where %u are left of the prompt", span->n_rows, left);
+        if (sample != (span->n_rows == left))
+            return err_set(em, STRATA_EPEER, "only the last rows of a prompt are to be sampled after");
+    } else if (span->n_rows != 1 || !sample) {
+        return err_set(em, STRATA_EPEER, "%u rows, where one row to sample after was due", span->n_rows);
     }
-    if (s->ended) return err_set(em, STRATA_EPEER, "a token of request %u, which has ended", f->seq);
-    if (s->next_pos < s->n_prompt || f->pos != s->next_pos)
-        return err_set(em, STRATA_EPEER, "a token for position %u, where %u comes next", f->pos, s->next_pos);
-    rc = check_ids(s, &id, 1, em);
+    s->slot[slot].next_pos += span->n_rows;
+    *v = STAGE_TAKE;
+    return STRATA_OK;
+}
+
+strata_err stage_flow_token(struct stage_flow *s, const struct wire_token *t, enum stage_verdict *v,
+                            struct strata_errmsg *em) {
+    uint32_t slot = s->n_seq;
+    strata_err rc = find(s, t->seq, &slot, em);
     if (rc) return rc;
-    if (f->flags & WIRE_FLAG_FINAL) {
-        s->ended = true;
+    *v = STAGE_DROP;
+    if (slot == s->n_seq) return STRATA_OK;
+    if (s->slot[slot].ended) return err_set(em, STRATA_EPEER, "a token of request %u, which has ended", t->seq);
+    if (s->slot[slot].next_pos < s->slot[slot].n_prompt || t->pos != s->slot[slot].next_pos)
+        return err_set(em, STRATA_EPEER, "a token for position %u, where %u comes next", t->pos,
+                       s->slot[slot].next_pos);
+    rc = check_ids(s, &t->id, 1, em);
+    if (rc) return rc;
+    if (t->flags & WIRE_TOKEN_FINAL) {
+        s->slot[slot].ended = true;
         *v = STAGE_DONE;
         return STRATA_OK;
     }
-    if (f->pos >= s->n_ctx)
-        return err_set(em, STRATA_EPEER, "position %u is beyond the context of %u", f->pos, s->n_ctx);
-    s->next_pos++;
+    rc = check_rows(s, slot, t->pos, 1, em);
+    if (rc) return rc;
+    s->slot[slot].next_pos++;
     *v = STAGE_TAKE;
     return STRATA_OK;
 }
 
 void stage_flow_cancel(struct stage_flow *s, uint32_t seq) {
-    if (seq > s->cancelled) s->cancelled = seq;
+    for (uint32_t i = 0; i < s->n_seq; i++)
+        if (s->slot[i].seq == seq) s->slot[i].seq = 0;
+    if (seq > s->last_seq) s->early[s->n_early++ % STAGE_FLOW_EARLY] = seq;
 }

@@ -48,14 +48,20 @@ static void reject_coordinator(struct stage_server *s, const struct strata_errms
     stage_session_end(s, em->text);
 }
 
-/* A request is over because of what a peer sent: the coordinator is told, and the rest of it is dropped. */
+/* A request is over: the rest of it is dropped. */
+static void end_request(struct stage_server *s, uint32_t seq) {
+    struct strata_errmsg em;
+    stage_flow_cancel(&s->session.flow, seq);
+    if (stage_compute_cancel(s->compute, seq, &em)) report(s, &em);
+}
+
+/* It is over because of what a peer sent: the coordinator is told. */
 static void fail_request(struct stage_server *s, uint32_t seq, const struct strata_errmsg *em) {
     if (seq == 0) {
         report(s, em);
         return;
     }
-    stage_flow_cancel(&s->session.flow, seq);
-    stage_compute_cancel(s->compute, seq);
+    end_request(s, seq);
     if (s->session.control) stage_peer_send_fault(s->session.control, seq, em);
 }
 
@@ -115,8 +121,9 @@ static void on_assign(struct stage_server *s, const struct wire_buf *payload) {
     }
     ss->state = SESSION_LOADING;
     ss->loading_ns = ss->told_ns = clock_now_ns();
-    log_event(s->log, LOG_LEVEL_INFO, "loading", "layers=%u..%u place=%u/%u ctx=%u batch=%u", ss->assign.first,
-              ss->assign.end, ss->assign.index + 1, ss->assign.count, ss->assign.n_ctx, ss->assign.n_batch);
+    log_event(s->log, LOG_LEVEL_INFO, "loading", "layers=%u..%u place=%u/%u ctx=%u batch=%u slots=%u", ss->assign.first,
+              ss->assign.end, ss->assign.index + 1, ss->assign.count, ss->assign.n_ctx, ss->assign.n_batch,
+              ss->assign.n_seq);
 }
 
 static uint64_t resident_bytes(void) {
@@ -143,6 +150,7 @@ void stage_session_on_loaded(struct stage_server *s) {
                                    .count = ss->assign.count,
                                    .n_ctx = ss->assign.n_ctx,
                                    .n_batch = ss->assign.n_batch,
+                                   .n_seq = ss->assign.n_seq,
                                    .n_vocab = ss->info.n_vocab};
     ss->state = SESSION_LOADED;
     if (ss->assign.index == 0) wire_link_expect(ss->control->link, 0, ss->assign.n_batch);
@@ -151,6 +159,7 @@ void stage_session_on_loaded(struct stage_server *s) {
                                 .kv_bytes = ss->info.kv_bytes,
                                 .scratch_bytes = ss->info.scratch_bytes,
                                 .rss_bytes = resident_bytes(),
+                                .cache_bytes = ss->info.cache_bytes,
                                 .n_embd = ss->info.n_embd,
                                 .n_vocab = ss->info.n_vocab,
                                 .n_ctx = ss->info.n_ctx,
@@ -230,7 +239,7 @@ static strata_err take_begin(struct stage_server *s, const struct wire_frame *f,
         wire_buf_release(payload);
         return rc;
     }
-    rc = stage_flow_begin(&s->session.flow, f->seq, m.n_prompt, &v, em);
+    rc = stage_flow_begin(&s->session.flow, f->seq, &m, &v, em);
     for (uint32_t i = 0; !rc && i < m.n_history; i++)
         if ((uint32_t)m.history[i] >= s->session.info.n_vocab)
             rc = err_set(em, STRATA_EPEER, "token id %d is not in the vocabulary", m.history[i]);
@@ -242,31 +251,55 @@ static strata_err take_begin(struct stage_server *s, const struct wire_frame *f,
     return stage_compute_begin(s->compute, f->seq, &m, payload, em);
 }
 
-static strata_err take_rows(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload,
-                            struct strata_errmsg *em) {
+static strata_err take_tokens(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload,
+                              struct strata_errmsg *em) {
     enum stage_verdict v;
-    bool full = false;
-    const int32_t *ids = f->type == WIRE_TOKENS ? (const int32_t *)(const void *)payload->data : NULL;
-    strata_err rc = stage_flow_rows(&s->session.flow, f, ids, &v, em);
+    strata_err rc = stage_flow_prompt(&s->session.flow, f, (const int32_t *)(const void *)payload->data, &v, em);
     if (rc || v != STAGE_TAKE) {
         wire_buf_release(payload);
         return rc;
     }
-    /* The coordinator is never held back: its prompt fits the context, and PING and CANCEL must get through. */
-    rc = stage_compute_rows(s->compute, f, payload, f->type == WIRE_HIDDEN ? &full : NULL, em);
+    /* The coordinator is never held back: its prompts fit the context, and PING and CANCEL must get through. */
+    return stage_compute_tokens(s->compute, f, payload, em);
+}
+
+/* Spans that are out of order end their requests before the batch is queued, so that it is computed without them. */
+static strata_err take_hidden(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload,
+                              struct strata_errmsg *em) {
+    struct wire_span span[WIRE_MAX_SPANS];
+    struct strata_errmsg why;
+    bool full = false, any = false;
+    strata_err rc = wire_spans_decode(f, payload->data, span, em);
+    for (uint32_t i = 0; i < f->pos && !rc; i++) {
+        enum stage_verdict v = STAGE_DROP;
+        if (stage_flow_span(&s->session.flow, &span[i], &v, &why)) fail_request(s, span[i].seq, &why);
+        any |= v == STAGE_TAKE;
+    }
+    if (rc || !any) {
+        wire_buf_release(payload);
+        return rc;
+    }
+    rc = stage_compute_hidden(s->compute, f, payload, &full, em);
     if (full && s->session.prev) wire_link_pause(s->session.prev->link, true);
     return rc;
 }
 
-static strata_err take_token(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload,
+static strata_err take_steps(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload,
                              struct strata_errmsg *em) {
-    enum stage_verdict v;
-    const uint8_t *b = payload->data;
-    int32_t id = (int32_t)((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24);
-    wire_buf_release(payload);
-    strata_err rc = stage_flow_token(&s->session.flow, f, id, &v, em);
-    if (!rc && v == STAGE_TAKE) rc = stage_compute_token(s->compute, f, id, em);
-    return rc;
+    struct wire_token token[WIRE_MAX_SPANS];
+    struct strata_errmsg why;
+    bool any = false;
+    strata_err rc = wire_tokens_decode(f, payload->data, token, em);
+    for (uint32_t i = 0; i < f->n_rows && !rc; i++) {
+        enum stage_verdict v = STAGE_DROP;
+        if (stage_flow_token(&s->session.flow, &token[i], &v, &why)) fail_request(s, token[i].seq, &why);
+        any |= v == STAGE_TAKE;
+    }
+    if (rc || !any) {
+        wire_buf_release(payload);
+        return rc;
+    }
+    return stage_compute_steps(s->compute, f, payload, em);
 }
 
 /* BEGIN, TOKENS, HIDDEN, TOKEN from either side. Takes over the payload. */
@@ -280,15 +313,26 @@ static void take(struct stage_server *s, enum stage_source from, const struct wi
         wire_buf_release(payload);
     else if (f->type == WIRE_BEGIN)
         rc = take_begin(s, f, payload, &em);
-    else if (f->type == WIRE_TOKEN)
-        rc = take_token(s, f, payload, &em);
+    else if (f->type == WIRE_TOKENS)
+        rc = take_tokens(s, f, payload, &em);
+    else if (f->type == WIRE_HIDDEN)
+        rc = take_hidden(s, f, payload, &em);
     else
-        rc = take_rows(s, f, payload, &em);
+        rc = take_steps(s, f, payload, &em);
     if (rc) fail_request(s, f->seq, &em);
 }
 
 void stage_session_on_prev(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload) {
     take(s, STAGE_FROM_NEIGHBOUR, f, payload);
+}
+
+static void on_forget(struct stage_server *s, const struct wire_buf *payload) {
+    struct wire_msg_forget m;
+    struct strata_errmsg em;
+    strata_err rc = s->session.state == SESSION_READY ? wire_msg_forget_decode(payload->data, payload->len, &m, &em)
+                                                      : err_set(&em, STRATA_EPEER, "FORGET at the wrong time");
+    if (!rc) rc = stage_compute_forget(s->compute, &m, &em);
+    if (rc) reject_coordinator(s, &em);
 }
 
 void stage_session_on_control(struct stage_server *s, const struct wire_frame *f, struct wire_buf *payload) {
@@ -300,10 +344,9 @@ void stage_session_on_control(struct stage_server *s, const struct wire_frame *f
     case WIRE_ASSIGN: on_assign(s, payload); break;
     case WIRE_CONNECT: on_connect(s); break;
     case WIRE_CANCEL:
-        if (s->session.state < SESSION_LOADED) break;
-        stage_flow_cancel(&s->session.flow, f->seq);
-        stage_compute_cancel(s->compute, f->seq);
+        if (s->session.state == SESSION_READY) end_request(s, f->seq);
         break;
+    case WIRE_FORGET: on_forget(s, payload); break;
     case WIRE_BEGIN:
     case WIRE_TOKENS: take(s, STAGE_FROM_COORDINATOR, f, payload); return;
     default:

@@ -144,10 +144,12 @@ strata_err wire_msg_welcome_decode(const void *data, size_t len, struct wire_msg
 
 strata_err wire_msg_assign_encode(const struct wire_msg_assign *m, struct buf *out, struct strata_errmsg *em) {
     char addr[WIRE_ADDR_TEXT], next[ED25519_PUB_TEXT], prev[ED25519_PUB_TEXT];
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "session", m->session, "index",
-                          (json_int_t)m->index, "count", (json_int_t)m->count, "first", (json_int_t)m->first, "end",
-                          (json_int_t)m->end, "n_ctx", (json_int_t)m->n_ctx, "n_batch", (json_int_t)m->n_batch,
-                          "kv_type", m->kv_f32 ? "f32" : "f16", "manifest_sha256", m->manifest_sha256);
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "session", m->session,
+                          "index", (json_int_t)m->index, "count", (json_int_t)m->count, "first", (json_int_t)m->first,
+                          "end", (json_int_t)m->end, "n_ctx", (json_int_t)m->n_ctx, "n_batch", (json_int_t)m->n_batch,
+                          "n_seq", (json_int_t)m->n_seq, "n_pool", (json_int_t)m->n_pool, "cache_blocks",
+                          (json_int_t)m->cache_blocks, "n_in_flight", (json_int_t)m->n_in_flight, "kv_type",
+                          engine_kv_name(m->kv_type), "manifest_sha256", m->manifest_sha256);
     if (o && m->count > 1) {
         json_t *n = json_pack("{s:s, s:s, s:s}", "next_addr", wire_addr_text(&m->next_addr, addr), "next_key",
                               ed25519_pub_text(&m->next_key, next), "prev_key", ed25519_pub_text(&m->prev_key, prev));
@@ -182,15 +184,16 @@ strata_err wire_msg_assign_decode(const void *data, size_t len, struct wire_msg_
     if (!rc) rc = get_u32(o, "first", 0, m.end - 1, &m.first, em);
     if (!rc) rc = get_u32(o, "n_ctx", 1, INT32_MAX, &m.n_ctx, em);
     if (!rc) rc = get_u32(o, "n_batch", 1, INT32_MAX, &m.n_batch, em);
+    /* Each request needs a row of a batch. */
+    if (!rc) rc = get_u32(o, "n_seq", 1, m.n_batch < WIRE_MAX_SPANS ? m.n_batch : WIRE_MAX_SPANS, &m.n_seq, em);
+    if (!rc) rc = get_u32(o, "n_pool", 1, INT32_MAX, &m.n_pool, em);
+    if (!rc) rc = get_u32(o, "cache_blocks", 0, WIRE_MSG_CACHE_BLOCKS, &m.cache_blocks, em);
+    if (!rc) rc = get_u32(o, "n_in_flight", 1, WIRE_MSG_STAGES, &m.n_in_flight, em);
     if (!rc) rc = jsonx_get_str(o, "", "kv_type", true, &kv, em);
     if (!rc) rc = get_hex(o, "manifest_sha256", WIRE_MSG_DIGEST - 1, m.manifest_sha256, em);
     if (!rc && m.count > 1) rc = assign_neighbours(o, &m, em);
-    if (!rc && strcmp(kv, "f16") != 0 && strcmp(kv, "f32") != 0)
-        rc = err_set(em, STRATA_EFORMAT, "kv_type '%.20s' is neither f16 nor f32", kv);
-    if (!rc) {
-        m.kv_f32 = strcmp(kv, "f32") == 0;
-        *out = m;
-    }
+    if (!rc && !engine_kv_parse(kv, &m.kv_type)) rc = err_set(em, STRATA_EFORMAT, "kv_type '%.20s' is not known", kv);
+    if (!rc) *out = m;
     json_decref(o);
     return rc;
 }
@@ -212,12 +215,12 @@ strata_err wire_msg_loading_decode(const void *data, size_t len, struct wire_msg
 }
 
 strata_err wire_msg_loaded_encode(const struct wire_msg_loaded *m, struct buf *out, struct strata_errmsg *em) {
-    return emit(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
+    return emit(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
                           (json_int_t)m->weight_bytes, "copied_bytes", (json_int_t)m->copied_bytes, "kv_bytes",
                           (json_int_t)m->kv_bytes, "scratch_bytes", (json_int_t)m->scratch_bytes, "rss_bytes",
-                          (json_int_t)m->rss_bytes, "n_embd", (json_int_t)m->n_embd, "n_vocab", (json_int_t)m->n_vocab,
-                          "n_ctx", (json_int_t)m->n_ctx, "n_batch", (json_int_t)m->n_batch, "n_threads",
-                          (json_int_t)m->n_threads),
+                          (json_int_t)m->rss_bytes, "cache_bytes", (json_int_t)m->cache_bytes, "n_embd",
+                          (json_int_t)m->n_embd, "n_vocab", (json_int_t)m->n_vocab, "n_ctx", (json_int_t)m->n_ctx,
+                          "n_batch", (json_int_t)m->n_batch, "n_threads", (json_int_t)m->n_threads),
                 out, em);
 }
 
@@ -231,6 +234,7 @@ strata_err wire_msg_loaded_decode(const void *data, size_t len, struct wire_msg_
     if (!rc) rc = jsonx_get_u64(o, "", "kv_bytes", true, INT64_MAX, &m.kv_bytes, em);
     if (!rc) rc = jsonx_get_u64(o, "", "scratch_bytes", true, INT64_MAX, &m.scratch_bytes, em);
     if (!rc) rc = jsonx_get_u64(o, "", "rss_bytes", true, INT64_MAX, &m.rss_bytes, em);
+    if (!rc) rc = jsonx_get_u64(o, "", "cache_bytes", true, INT64_MAX, &m.cache_bytes, em);
     if (!rc) rc = get_u32(o, "n_embd", 1, 1u << 20, &m.n_embd, em);
     if (!rc) rc = get_u32(o, "n_vocab", 1, INT32_MAX, &m.n_vocab, em);
     if (!rc) rc = get_u32(o, "n_ctx", 1, INT32_MAX, &m.n_ctx, em);
@@ -274,6 +278,40 @@ out:
 
 /* ---- BEGIN ---- */
 
+/* Numbers of blocks: JSON integers are exact up to here in every program. */
+#define BLOCK_MAX (UINT64_C(1) << 53)
+
+static json_t *blocks_to_json(const uint64_t *blocks, uint32_t n) {
+    json_t *a = json_array();
+    for (uint32_t i = 0; a && i < n; i++) {
+        if (json_array_append_new(a, json_integer((json_int_t)blocks[i]))) {
+            json_decref(a);
+            a = NULL;
+        }
+    }
+    return a;
+}
+
+static strata_err get_blocks(const json_t *o, struct wire_msg_begin *m, struct strata_errmsg *em) {
+    json_t *a;
+    strata_err rc = jsonx_get_array(o, "", "restore", true, &a, em);
+    if (rc) return rc;
+    size_t n = json_array_size(a);
+    if (n > WIRE_MSG_RESTORE)
+        return err_set(em, STRATA_EFORMAT, "restore has %zu entries; at most %d are accepted", n, WIRE_MSG_RESTORE);
+    m->restore = calloc(n ? n : 1, sizeof *m->restore);
+    if (!m->restore) return err_nomem(em, "restore");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(a, i);
+        json_int_t id = json_is_integer(v) ? json_integer_value(v) : 0;
+        if (id <= 0 || (uint64_t)id > BLOCK_MAX)
+            return err_set(em, STRATA_EFORMAT, "restore[%zu] is not the number of a block", i);
+        m->restore[i] = (uint64_t)id;
+    }
+    m->n_restore = (uint32_t)n;
+    return STRATA_OK;
+}
+
 static json_t *ids_to_json(const int32_t *ids, uint32_t n) {
     json_t *a = json_array();
     for (uint32_t i = 0; a && i < n; i++) {
@@ -290,12 +328,13 @@ strata_err wire_msg_begin_encode(const struct wire_msg_begin *m, struct buf *out
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)p->seed);
     /* The seed is text: JSON numbers of other programs stop being exact at 2^53, ours at 2^63. */
-    return emit(json_pack("{s:f, s:I, s:f, s:f, s:f, s:I, s:s, s:I, s:I, s:o, s:o}", "temperature",
-                          (double)p->temperature, "top_k", (json_int_t)p->top_k, "top_p", (double)p->top_p, "min_p",
-                          (double)p->min_p, "repeat_penalty", (double)p->repeat_penalty, "repeat_last_n",
-                          (json_int_t)p->repeat_last_n, "seed", seed, "max_tokens", (json_int_t)m->max_tokens,
-                          "n_prompt", (json_int_t)m->n_prompt, "stop_ids", ids_to_json(m->stop_ids, m->n_stop_ids),
-                          "history", ids_to_json(m->history, m->n_history)),
+    return emit(json_pack("{s:I, s:I, s:o, s:f, s:I, s:f, s:f, s:f, s:I, s:s, s:I, s:I, s:o, s:o}", "slot",
+                          (json_int_t)m->slot, "store_base", (json_int_t)m->store_base, "restore",
+                          blocks_to_json(m->restore, m->n_restore), "temperature", (double)p->temperature, "top_k",
+                          (json_int_t)p->top_k, "top_p", (double)p->top_p, "min_p", (double)p->min_p, "repeat_penalty",
+                          (double)p->repeat_penalty, "repeat_last_n", (json_int_t)p->repeat_last_n, "seed", seed,
+                          "max_tokens", (json_int_t)m->max_tokens, "n_prompt", (json_int_t)m->n_prompt, "stop_ids",
+                          ids_to_json(m->stop_ids, m->n_stop_ids), "history", ids_to_json(m->history, m->n_history)),
                 out, em);
 }
 
@@ -355,6 +394,12 @@ strata_err wire_msg_begin_decode(const void *data, size_t len, struct wire_msg_b
     rc = get_sampling(o, &m.sampling, em);
     if (!rc) rc = get_u32(o, "max_tokens", 1, UINT32_MAX, &m.max_tokens, em);
     if (!rc) rc = get_u32(o, "n_prompt", 1, INT32_MAX, &m.n_prompt, em);
+    if (!rc) rc = get_u32(o, "slot", 0, WIRE_MAX_SPANS - 1, &m.slot, em);
+    if (!rc) rc = jsonx_get_u64(o, "", "store_base", true, BLOCK_MAX, &m.store_base, em);
+    if (!rc) rc = get_blocks(o, &m, em);
+    if (!rc && m.n_restore > (m.n_prompt - 1) / WIRE_MSG_BLOCK)
+        rc = err_set(em, STRATA_EFORMAT, "a prompt of %u tokens cannot start from %u blocks of %d", m.n_prompt,
+                     m.n_restore, WIRE_MSG_BLOCK);
     if (!rc) rc = get_ids(o, "stop_ids", WIRE_MSG_STOP_IDS, &m.stop_ids, &m.n_stop_ids, em);
     if (!rc) rc = get_ids(o, "history", WIRE_MSG_HISTORY, &m.history, &m.n_history, em);
     if (rc)
@@ -369,6 +414,27 @@ void wire_msg_begin_deinit(struct wire_msg_begin *m) {
     if (!m) return;
     free(m->stop_ids);
     free(m->history);
+    free(m->restore);
     m->stop_ids = m->history = NULL;
-    m->n_stop_ids = m->n_history = 0;
+    m->restore = NULL;
+    m->n_stop_ids = m->n_history = m->n_restore = 0;
+}
+
+/* ---- FORGET ---- */
+
+strata_err wire_msg_forget_encode(const struct wire_msg_forget *m, struct buf *out, struct strata_errmsg *em) {
+    return emit(json_pack("{s:I, s:I}", "first", (json_int_t)m->first, "count", (json_int_t)m->count), out, em);
+}
+
+strata_err wire_msg_forget_decode(const void *data, size_t len, struct wire_msg_forget *out, struct strata_errmsg *em) {
+    struct wire_msg_forget m = {0};
+    json_t *o;
+    strata_err rc = parse(data, len, &o, em);
+    if (rc) return rc;
+    rc = jsonx_get_u64(o, "", "first", true, BLOCK_MAX, &m.first, em);
+    if (!rc) rc = get_u32(o, "count", 1, WIRE_MSG_CACHE_BLOCKS, &m.count, em);
+    if (!rc && m.first == 0) rc = err_set(em, STRATA_EFORMAT, "first is 0, which is no number of a block");
+    if (!rc) *out = m;
+    json_decref(o);
+    return rc;
 }

@@ -10,7 +10,9 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "decode/sampler.h"
+#include "engine/engine.h"
 #include "wire/wire_addr.h"
+#include "wire/wire_frame.h"
 #include "wire/wire_key.h"
 
 #include <stdbool.h>
@@ -24,7 +26,10 @@ enum {
     WIRE_MSG_STAGES = 64,   /* most stages in a chain */
     WIRE_MSG_LAYERS = 4096, /* most layers of a model */
     WIRE_MSG_STOP_IDS = 256,
-    WIRE_MSG_HISTORY = 16384
+    WIRE_MSG_HISTORY = 16384,
+    WIRE_MSG_BLOCK = 64,            /* positions of a block of the prefix cache */
+    WIRE_MSG_RESTORE = 4096,        /* most blocks that a request starts from */
+    WIRE_MSG_CACHE_BLOCKS = 1 << 20 /* most blocks that a stage keeps */
 };
 
 enum wire_role { WIRE_ROLE_CONTROL, WIRE_ROLE_FORWARD, WIRE_ROLE_RETURN };
@@ -53,7 +58,11 @@ struct wire_msg_assign {
     uint32_t index, count; /* this stage's place, from 0, and how many there are */
     uint32_t first, end;
     uint32_t n_ctx, n_batch;
-    bool kv_f32;
+    uint32_t n_seq;        /* requests at once: slots 0 to n_seq - 1 */
+    uint32_t n_pool;       /* positions of all of them together */
+    uint32_t cache_blocks; /* blocks of the prefix cache; 0: none is kept */
+    uint32_t n_in_flight;  /* batches that decode is split into, so that several stages work at once; 1: not split */
+    enum engine_kv_type kv_type;
     char manifest_sha256[WIRE_MSG_DIGEST];
     /* With count > 1: whom to dial (the next stage, or the first from the last), and whose dialling to accept (the
      * previous stage's key, or the last one's at the first stage). */
@@ -68,6 +77,7 @@ struct wire_msg_loading {
 
 struct wire_msg_loaded {
     uint64_t weight_bytes, copied_bytes, kv_bytes, scratch_bytes, rss_bytes;
+    uint64_t cache_bytes; /* of the prefix cache when it is full */
     uint32_t n_embd, n_vocab, n_ctx, n_batch, n_threads;
 };
 
@@ -77,13 +87,28 @@ struct wire_msg_fault {
     char text[STRATA_ERRMSG_MAX];
 };
 
-/* BEGIN: what the last stage needs to sample a request. */
+/*
+ * BEGIN: where a request lives, what it starts from, and what the last stage needs to sample it.
+ *
+ * Blocks of the prefix cache have numbers that the coordinator gives and never uses twice. Block k of a request holds
+ * the state of positions [k, k + 1) * WIRE_MSG_BLOCK; every stage keeps it as store_base + k when it has computed them.
+ */
 struct wire_msg_begin {
+    uint32_t slot;
+    uint64_t store_base; /* number of the request's block 0; 0: keep none */
+    uint32_t n_restore;  /* the request starts from these blocks, in order; rows come for what follows them */
+    uint64_t *restore;
     struct sampler_params sampling;
     uint32_t max_tokens, n_prompt;
     uint32_t n_stop_ids, n_history;
     int32_t *stop_ids; /* tokens that end generation */
     int32_t *history;  /* the end of the prompt, for the repeat penalty */
+};
+
+/* FORGET: blocks first to first + count - 1. */
+struct wire_msg_forget {
+    uint64_t first;
+    uint32_t count;
 };
 
 strata_err wire_msg_hello_encode(const struct wire_msg_hello *m, struct buf *out, struct strata_errmsg *em);
@@ -104,5 +129,7 @@ strata_err wire_msg_begin_encode(const struct wire_msg_begin *m, struct buf *out
 /* The arrays of *out are freed by wire_msg_begin_deinit. */
 strata_err wire_msg_begin_decode(const void *data, size_t len, struct wire_msg_begin *out, struct strata_errmsg *em);
 void wire_msg_begin_deinit(struct wire_msg_begin *m);
+strata_err wire_msg_forget_encode(const struct wire_msg_forget *m, struct buf *out, struct strata_errmsg *em);
+strata_err wire_msg_forget_decode(const void *data, size_t len, struct wire_msg_forget *out, struct strata_errmsg *em);
 
 #endif

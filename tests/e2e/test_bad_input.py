@@ -1,4 +1,5 @@
 """Bad input of any kind is one clear line on stderr and exit status 1 (2 for wrong usage): no crash, no hang."""
+import json
 import os
 import shutil
 import struct
@@ -156,6 +157,16 @@ class BadInput(unittest.TestCase):
     def test_prompt_longer_than_the_context(self):
         model = common.generated(layers=2, seed=1)
         self.fails("run", model, "-c", "64", "-p", "word " * 200, says=["64"])
+
+    def test_end_of_the_context(self):
+        """Old positions are not shifted out: the text ends, and it is said why."""
+        for arch in ("llama", "gemma3", "lfm2"):
+            model = common.generated(arch=arch, layers=3)
+            done = common.run("run", model, "--ids", "-c", 24, "-p", "1 2 3 4", "-n", 60, "--ignore-eos", "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            result = json.loads(done.stdout)
+            self.assertEqual((result["finish"], len(result["tokens"])), ("context", 21))
+            self.assertRegex(done.stderr.decode(), r"^strata run: stopped: all 24 positions .* start with a larger -c .*\n$")
 
     def test_more_stages_than_layers(self):
         package = common.package_of(common.generated(layers=3, seed=1))

@@ -354,6 +354,31 @@ class Local(unittest.TestCase):
         self.assertTrue(complete(url))
         process.stop()
 
+    def test_cache_types(self):
+        """Each type reaches the stages, which compute with it: as one process does, and unlike other types do."""
+        model = common.generated(**SLOW, seed=2)  # heads of 32 numbers: whole blocks
+        package, texts = common.package_of(model), set()
+        for kv in ("f32", "q8_0", "q4_0"):
+            with self.subTest(kv):
+                process, url = common.serve(package, "--local-stages", "2", "--threads", "1", "--kv-type", kv,
+                                            env={"TMPDIR": self.tmp})
+                self.addCleanup(process.__exit__)
+                text = complete(url, 60)
+                process.stop()
+                one = common.run("run", package, "--kv-type", kv, "-p", "hello", "-n", 60, "--ignore-eos", "--threads", 1,
+                                 "--temp", 0)
+                self.assertEqual(one.returncode, 0, one.stderr)
+                self.assertEqual(one.stdout.decode().rstrip("\n"), text.rstrip("\n"))
+                texts.add(text)
+        self.assertEqual(len(texts), 3)
+
+    def test_narrow_heads(self):
+        """A cache that a model cannot have is refused by its stages, and the coordinator says why."""
+        package = common.package_of(common.generated())
+        done = common.run("serve", package, "--local-stages", "2", "--listen", "127.0.0.1:0", "--kv-type", "q8_0")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("holds blocks of 32 numbers", done.stderr.decode())
+
     def lose(self, sig):
         process, url, stages = self.serve("--local-stages", "2")
         expected = complete(url)
@@ -414,7 +439,10 @@ class Usage(unittest.TestCase):
         self.fails("serve", package, "--stage", "a:1", "--stage", "a:1", status=2, says="given twice")
         self.fails("serve", package, "--listen", "0.0.0.0:8080", status=2, says="--api-key-file")
         self.fails("serve", package, "--local-stages", "0", status=2, says="--local-stages")
-        self.fails("serve", package, "--kv-type", "q9", status=2, says="f16 or f32")
+        self.fails("serve", package, "--kv-type", "q9", status=2, says="q8_0 or q4_0")
+        self.fails("serve", package, "--parallel", "65", status=2, says="--parallel must be from 1 to 64")
+        self.fails("serve", package, "--parallel", "8", "--batch", "4", status=1, says="batches of as many tokens")
+        self.fails("serve", package, "--ctx", "512", "--pool", "511", status=1, says="context length of 512")
         self.fails("serve", package, "--frob", status=2, says="--frob")
         self.fails("serve", package, "--local-stages", "5", status=1, says="4 layers")
         self.fails("serve", model, status=1, says="write-package")

@@ -46,11 +46,11 @@ static void on_open(struct wire_link *l, void *ctx) {
 
 static void on_frame(struct wire_link *l, void *ctx, const struct wire_frame *f, struct wire_buf *payload) {
     if (*(const int *)ctx == 1) {
-        /* Bulk frames (seq 2) are answered with one small frame at the end. */
+        /* Bulk frames (seq 2) are answered with one small frame at the end (seq 3). */
         struct wire_frame pong = {.type = WIRE_PONG};
         if (f->seq == 1)
             wire_link_send(l, f, payload->data, 0, NULL);
-        else if (f->flags)
+        else if (f->seq == 3)
             wire_link_send(l, &pong, NULL, 0, NULL);
     } else {
         pthread_mutex_lock(&b.lock);
@@ -110,7 +110,8 @@ static int by_value(const void *x, const void *y) {
 }
 
 static void ping_pong(uint32_t rows, unsigned rounds, const float *data) {
-    struct wire_frame f = {.type = WIRE_HIDDEN, .seq = 1, .n_rows = rows, .payload = rows * 576 * 4};
+    struct wire_frame f = {
+        .type = WIRE_HIDDEN, .seq = 1, .pos = 1, .n_rows = rows, .payload = WIRE_ROW_ENTRY + rows * 576 * 4};
     double *us = calloc(rounds, sizeof *us);
     for (unsigned i = 0; us && i < rounds; i++) {
         uint64_t start = clock_now_ns();
@@ -126,11 +127,11 @@ out:
 }
 
 static void bulk(unsigned frames, const float *data) {
-    struct wire_frame f = {.type = WIRE_HIDDEN, .seq = 2, .n_rows = 512, .payload = 512 * 576 * 4};
+    struct wire_frame f = {.type = WIRE_HIDDEN, .pos = 1, .n_rows = 512, .payload = WIRE_ROW_ENTRY + 512 * 576 * 4};
     unsigned long want = b.answers + 1;
     uint64_t start = clock_now_ns();
     for (unsigned i = 0; i < frames; i++) {
-        f.flags = i + 1 == frames ? WIRE_FLAG_SAMPLE : 0;
+        f.seq = i + 1 == frames ? 3 : 2;
         if (wire_link_send(b.links[0], &f, data, clock_now_ns() + 10 * CLOCK_NS_PER_S, NULL)) return;
     }
     if (wait_answers(want))
@@ -161,7 +162,7 @@ static strata_err set_up(struct strata_errmsg *em) {
 int main(int argc, char **argv) {
     struct strata_errmsg em;
     unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 5000;
-    float *data = calloc(512 * 576, sizeof *data);
+    float *data = calloc(512 * 576 + WIRE_ROW_ENTRY, sizeof *data);
     signal(SIGPIPE, SIG_IGN);
     if (!data || rounds < 100 || rounds > 10000000 || set_up(&em)) {
         fprintf(stderr, "bench_link: needs memory, a loopback interface and 100 to 10000000 rounds\n");

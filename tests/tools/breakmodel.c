@@ -5,7 +5,7 @@
  * values. The list of tokens: shorter and longer. Each broken model is opened and, when that succeeds, run over a few
  * tokens, in a process of its own, so that a crash is one more way to end. One JSON object a line: what was done
  * ("remove", "type", "shape", "nan", "key", "vocab"), the name, what was put there, and the end: "ok", "error" with its
- * text, or "signal" with its number.
+ * text, "run: " before it when opening went well, or "signal" with its number.
  */
 #include "engine/engine.h"
 #include "gguf/gguf_source.h"
@@ -71,7 +71,13 @@ static strata_err add_tensor(struct tool *t, struct gguf_writer *w, const struct
     if (rc) return rc;
     if (c->nan) {
         memcpy(t->zeros, x->data, bytes);
-        memcpy((char *)t->zeros + bytes / 2 / 4 * 4, &(float){NAN}, 4);
+        const struct gguf_tensor_type *type = gguf_types_tensor(c->type);
+        char *middle = (char *)t->zeros + bytes / 2 / type->block_bytes * type->block_bytes;
+        /* Ones are a NaN wherever a block has its factors. */
+        if (c->type == GGUF_TENSOR_F32)
+            memcpy(middle, &(float){NAN}, sizeof(float));
+        else
+            memset(middle, 0xff, type->block_bytes);
     }
     uint32_t n_dims = ne[3] > 1 ? 4 : ne[2] > 1 ? 3 : ne[1] > 1 ? 2 : x->n_dims < 3 ? x->n_dims : 1;
     return gguf_writer_add_tensor(w, x->name, n_dims, ne, c->type, t->zeros, em);
@@ -119,7 +125,8 @@ static strata_err write_broken(struct tool *t, const struct change *c, struct st
 
 /* ---- trying it ---- */
 
-static strata_err try(const char *path, struct strata_errmsg *em) {
+/* *ran: opening went well. */
+static strata_err try(const char *path, bool *ran, struct strata_errmsg *em) {
     static const int32_t tokens[] = {1, 2, 3};
     struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
     struct engine_options eo = {.n_ctx = 64, .n_batch = 8, .n_threads = 1, .kv_type = ENGINE_KV_F32};
@@ -129,6 +136,7 @@ static strata_err try(const char *path, struct strata_errmsg *em) {
     const float *out;
     strata_err rc = pkg_model_open(path, &po, &pkg, em);
     if (!rc) rc = engine_new(pkg, &eo, &e, em);
+    *ran = !rc;
     if (!rc) rc = engine_run(e, &b, &out, em);
     engine_free(e);
     pkg_model_free(pkg);
@@ -138,8 +146,10 @@ static strata_err try(const char *path, struct strata_errmsg *em) {
 /* In a child: an empty text means that all went well. */
 static void child(const char *path, int out) {
     struct strata_errmsg em = {.code = STRATA_OK};
+    char text[TEXT_MAX_LEN] = "";
+    bool ran;
     alarm(LIMIT_S);
-    const char *text = try(path, &em) ? em.text : "";
+    if (try(path, &ran, &em)) snprintf(text, sizeof text, "%s%s", ran ? "run: " : "", em.text);
     size_t len = strlen(text);
     _exit(write(out, text, len) == (ssize_t)len ? 0 : 1);
 }
@@ -208,9 +218,7 @@ static int break_tensor(struct tool *t, const struct gguf_tensor *x) {
                  (unsigned)c.ne[3]);
         bad |= trial(t, "shape", x->name, put, &c);
     }
-    if (x->type == GGUF_TENSOR_F32)
-        bad |= trial(t, "nan", x->name, "", &(struct change){.tensor = x->name, .type = x->type, .nan = true});
-    return bad;
+    return bad | trial(t, "nan", x->name, "", &(struct change){.tensor = x->name, .type = x->type, .nan = true});
 }
 
 static int break_key(struct tool *t, const struct gguf_kv *kv) {

@@ -48,6 +48,9 @@ static const char help[] =
     "  --ctx N             context length to declare (2048)\n"
     "  --rope T[:F[:N]]    scaling of the rotation: linear, yarn or longrope, its factor, the original context length\n"
     "  --type T            type of the matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q4_K, q6_K, mxfp4 (f32)\n"
+    "  --quantize T[,P=T]  quantize the F32 model's matrices by ggml's functions to any type T; those whose name holds "
+    "P\n"
+    "                      to another; rows that are no whole blocks stay\n"
     "  --vocab-mode M      bpe or spm: the built-in vocabulary (bpe)\n"
     "  --vocab FILE        take the vocabulary (all tokenizer.* keys) of this GGUF file instead\n"
     "  --tied              no output.weight: the token embeddings are the output head\n"
@@ -191,10 +194,10 @@ static const struct {
 enum { N_NUMBERS = sizeof numbers / sizeof numbers[0], FIRST_NUMBER = 256 };
 
 static const struct option other_options[] = {
-    {"out", 1, NULL, 'o'},        {"arch", 1, NULL, 'A'},  {"seed", 1, NULL, 's'},    {"type", 1, NULL, 't'},
-    {"rope", 1, NULL, 'R'},       {"vocab", 1, NULL, 'v'}, {"tied", 0, NULL, 'T'},    {"vocab-mode", 1, NULL, 'm'},
-    {"bias", 0, NULL, 'b'},       {"name", 1, NULL, 'n'},  {"variant", 1, NULL, 'V'}, {"scales", 0, NULL, 'S'},
-    {"rope-freqs", 0, NULL, 'r'}, {"help", 0, NULL, 'H'},
+    {"out", 1, NULL, 'o'},        {"arch", 1, NULL, 'A'},  {"seed", 1, NULL, 's'},     {"type", 1, NULL, 't'},
+    {"rope", 1, NULL, 'R'},       {"vocab", 1, NULL, 'v'}, {"tied", 0, NULL, 'T'},     {"vocab-mode", 1, NULL, 'm'},
+    {"bias", 0, NULL, 'b'},       {"name", 1, NULL, 'n'},  {"variant", 1, NULL, 'V'},  {"scales", 0, NULL, 'S'},
+    {"rope-freqs", 0, NULL, 'r'}, {"help", 0, NULL, 'H'},  {"quantize", 1, NULL, 'q'},
 };
 
 enum { N_OTHER = sizeof other_options / sizeof other_options[0] };
@@ -210,6 +213,7 @@ static bool set_option(struct mk_options *o, int opt) {
     case 'V': o->variant = optarg; return true;
     case 'v': o->vocab_file = optarg; return true;
     case 'n': o->name = optarg; return true;
+    case 'q': o->quantize = optarg; return true;
     case 'T': o->tied = true; return true;
     case 'b': o->bias = true; return true;
     case 'S': o->scales = true; return true;

@@ -19,7 +19,8 @@ enum { MK_MAX_TENSORS = 1 << 14, MK_NO_LAYER = -1 };
 /* 0 in a number means that the architecture's preset, or the common one, counts. */
 struct mk_options {
     const char *out, *vocab_file, *name, *arch, *rope;
-    const char *variant; /* words for the architecture, or "" */
+    const char *variant;  /* words for the architecture, or "" */
+    const char *quantize; /* "TYPE,PART-OF-NAME=TYPE,...", or NULL: matrices as they are made */
     uint64_t seed;
     uint32_t layers, embd, heads, kv_heads, head_dim, n_rot, ff, ctx, window, alignment, type;
     uint32_t experts, experts_used, expert_ff, shared, dense_layers, nextn;
@@ -59,6 +60,14 @@ const struct mk_arch *mk_arch_find(const char *name);
 double mk_normal(uint64_t *state);
 /* Packs n values that lie `dev` around 0 into a type; returns what is wrong, or NULL. */
 const char *mk_pack(uint32_t type, const float *x, uint64_t n, double dev, uint64_t *rng, uint8_t *dst);
+
+/* ---- mk_quant.c: quantizing with ggml ---- */
+
+/* The type that opt.quantize has for a matrix with rows of n_in: the last rule that fits counts; `type` stays where
+ * none does and where a row is not whole blocks. False when the rules cannot be read. */
+bool mk_quant_type(const struct mk_options *o, const char *tensor, uint64_t n_in, uint32_t *type);
+/* Quantizes a row; returns what is wrong, or NULL. */
+const char *mk_quant_row(uint32_t type, const float *x, uint64_t n, uint8_t *dst);
 
 /* ---- mk_vocab.c: adds the tokenizer's keys, sets n_vocab ---- */
 

@@ -60,7 +60,9 @@ static strata_err add(struct mk_model *m, int il, const char *name, uint32_t typ
     strata_err rc = data && row ? STRATA_OK : err_nomem(em, "weights");
     for (uint64_t j = 0; j < rows && !rc; j++) {
         for (uint64_t i = 0; i < ne[0]; i++) row[i] = (float)(base + dev * mk_normal(&m->rng));
-        const char *why = mk_pack(type, row, ne[0], dev, &m->rng, data + j * (bytes / rows));
+        uint8_t *dst = data + j * (bytes / rows);
+        const char *why = m->opt.quantize && type != GGUF_TENSOR_F32 ? mk_quant_row(type, row, ne[0], dst)
+                                                                     : mk_pack(type, row, ne[0], dev, &m->rng, dst);
         if (why) rc = err_set(em, STRATA_EINVAL, "%s: %s", gguf_types_tensor_name(type), why);
     }
     free(row);
@@ -74,6 +76,8 @@ strata_err mk_vector(struct mk_model *m, int il, const char *name, uint64_t n, d
 
 strata_err mk_matrix(struct mk_model *m, int il, const char *name, uint32_t type, uint64_t n_in, uint64_t n_out,
                      uint64_t count, double dev, struct strata_errmsg *em) {
+    if (type == m->opt.type && !mk_quant_type(&m->opt, name, n_in, &type))
+        return err_set(em, STRATA_EINVAL, "--quantize %s: see --help", m->opt.quantize);
     return add(m, il, name, type, count > 1 ? 3 : 2, (const uint64_t[4]){n_in, n_out, count, 1}, 0, dev, em);
 }
 

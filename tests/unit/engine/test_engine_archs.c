@@ -210,8 +210,8 @@ static void test_tensors(void **state) {
     }
 }
 
-/* A router and every vector are looked at when the model is opened. */
-static void test_damaged_vectors(void **state) {
+/* All weights are looked at when the model is opened. */
+static void test_damaged_tensors(void **state) {
     (void)state;
     static const struct {
         const char *arch, *name;
@@ -220,7 +220,16 @@ static void test_damaged_vectors(void **state) {
         {"llama", "output_norm.weight"},
         {"qwen3", "blk.2.attn_k_norm.weight"},
         {"qwen3moe", "blk.1.ffn_gate_inp.weight"},
+        {"llama", "token_embd.weight"},
+        {"qwen3moe", "blk.1.ffn_up_exps.weight"},
+        {"llama", "blk.0.attn_k.weight"},
+        {"llama", "blk.1.ffn_down.weight"},
+        {"llama", "blk.2.attn_output.weight"},
+        {"qwen2", "blk.2.ffn_up.weight"},
+        {"qwen3", "blk.1.attn_v.weight"},
+        {"glm4moe", "blk.0.ffn_gate.weight"},
         {"glm4moe", "blk.2.post_attention_norm.weight"},
+        {"llama", "output.weight"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct model_file f = model_of(rows[i].arch);
@@ -242,7 +251,29 @@ static strata_err run_tokens(struct engine *e, uint32_t seq, int32_t first, uint
     return engine_run(e, &b, out, em);
 }
 
-/* Damaged matrices show when they are used: the layer and the tensor are named, and the sequence stays where it was. */
+/* Puts a NaN into the middle of a tensor of an open model's file, whose pages the model maps. */
+static void spoil(const struct pkg_model *pkg, const char *path, const char *name) {
+    enum { ENOUGH = 64 };
+    const struct gguf_tensor *t = pkg_model_find(pkg, name);
+    const float nan = NAN;
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(t);
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    size_t size = (size_t)ftell(f);
+    char *all = malloc(size);
+    rewind(f);
+    assert_int_equal(fread(all, 1, size, f), size);
+    const char *at = memmem(all, size, t->data, ENOUGH);
+    assert_non_null(at);
+    assert_int_equal(fseek(f, (long)(at - all) + (long)(t->bytes / 2 / sizeof nan * sizeof nan), SEEK_SET), 0);
+    assert_int_equal(fwrite(&nan, sizeof nan, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+    free(all);
+}
+
+/* Matrices that are damaged later, such as by a file that is written to, show when they are used: the layer and the
+ * tensor are named, and the sequence stays where it was. */
 static void test_damaged_matrices(void **state) {
     (void)state;
     static const struct {
@@ -259,8 +290,8 @@ static void test_damaged_matrices(void **state) {
         struct pkg_model *pkg;
         struct engine *e;
         const float *out = NULL;
-        f.spoil = rows[i].name;
         mf_ok(open_model(&f, &pkg, &e, &em), &em);
+        spoil(pkg, tmp_path(&folder, "model.gguf"), rows[i].name);
         for (int twice = 0; twice < 2; twice++) {
             assert_int_equal(run_tokens(e, 0, 3, 5, &out, &em), STRATA_EFORMAT);
             if (strncmp(em.text, rows[i].where, strlen(rows[i].where)) != 0 || !strstr(em.text, rows[i].name))
@@ -284,13 +315,13 @@ static void test_damage_does_not_stay(void **state) {
     const float *out[2];
     float before[80];
     mf_ok(open_model(&f, &pkg[0], &e[0], &em), &em);
-    f.spoil = "token_embd.weight";
     f.tied = false;
     struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
     struct engine_options opt = {.n_ctx = 64, .n_seq = 2, .n_threads = 1, .kv_type = ENGINE_KV_F32};
     model_file_write(&f, tmp_path(&folder, "spoilt.gguf"));
     mf_ok(pkg_model_open(tmp_path(&folder, "spoilt.gguf"), &po, &pkg[1], &em), &em);
     mf_ok(engine_new(pkg[1], &opt, &e[1], &em), &em);
+    spoil(pkg[1], tmp_path(&folder, "spoilt.gguf"), "token_embd.weight");
     mf_ok(run_tokens(e[0], 0, 3, 5, &out[0], &em), &em);
     mf_ok(run_tokens(e[1], 1, 3, 5, &out[1], &em), &em);
     assert_memory_equal(out[0], out[1], sizeof before);
@@ -340,16 +371,86 @@ static void test_overflow(void **state) {
     }
 }
 
+/*
+ * What a prefill chunk without output stores is looked at as well, in the last layer too, as are the rows before the
+ * last one of a chunk that gives only that: the sequence stays where it was and can go on.
+ */
+static void test_without_output(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *where;
+    } rows[] = {
+        {"blk.2.attn_v.weight", "layer 2"}, {"blk.2.attn_k.weight", "layer 2"}, {"blk.1.attn_v.weight", "layer 1"}};
+    static const int32_t tokens[5] = {3, 4, 5, 6, 7};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (int type = ENGINE_KV_F16; type <= ENGINE_KV_F32; type++)
+            for (int want = ENGINE_OUT_NONE; want <= ENGINE_OUT_LAST; want++) {
+                struct model_file f = model_of("llama");
+                struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
+                struct engine_options opt = {.n_ctx = 64, .n_threads = 1, .kv_type = (enum engine_kv_type)type};
+                struct engine_batch b = {.n_tokens = 5, .tokens = tokens, .want = (enum engine_output)want};
+                struct strata_errmsg em;
+                struct pkg_model *pkg;
+                struct engine *e;
+                const float *out;
+                f.blow_up = rows[i].name;
+                model_file_write(&f, tmp_path(&folder, "large.gguf"));
+                mf_ok(pkg_model_open(tmp_path(&folder, "large.gguf"), &po, &pkg, &em), &em);
+                mf_ok(engine_new(pkg, &opt, &e, &em), &em);
+                strata_err rc = engine_run(e, &b, &out, &em);
+                if (type == ENGINE_KV_F32) {
+                    mf_ok(rc, &em);
+                    assert_int_equal(engine_pos(e, 0), 5);
+                } else {
+                    assert_int_equal(rc, STRATA_EFORMAT);
+                    if (strncmp(em.text, rows[i].where, 7) != 0) fail_msg("%s: %s", rows[i].name, em.text);
+                    assert_int_equal(engine_pos(e, 0), 0);
+                }
+                engine_free(e);
+                pkg_model_free(pkg);
+            }
+}
+
+/* The same for NaNs, in each type of the cache: coarse ones may store them as something else. */
+static void test_nan_without_output(void **state) {
+    (void)state;
+    static const int32_t tokens[5] = {3, 4, 5, 6, 7};
+    for (int type = 0; type < ENGINE_KV_COUNT; type++) {
+        struct model_file f = model_of("llama");
+        f.embd = 128; /* heads of 32 */
+        struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
+        struct engine_options opt = {.n_ctx = 64, .n_threads = 1, .kv_type = (enum engine_kv_type)type};
+        struct engine_batch b = {.n_tokens = 5, .tokens = tokens, .want = ENGINE_OUT_NONE};
+        struct strata_errmsg em;
+        struct pkg_model *pkg;
+        struct engine *e;
+        const float *out;
+        model_file_write(&f, tmp_path(&folder, "nan.gguf"));
+        mf_ok(pkg_model_open(tmp_path(&folder, "nan.gguf"), &po, &pkg, &em), &em);
+        mf_ok(engine_new(pkg, &opt, &e, &em), &em);
+        mf_ok(engine_run(e, &b, &out, &em), &em);
+        spoil(pkg, tmp_path(&folder, "nan.gguf"), "blk.2.attn_v.weight");
+        b.pos = 5;
+        assert_int_equal(engine_run(e, &b, &out, &em), STRATA_EFORMAT);
+        if (strncmp(em.text, "layer 2", 7) != 0 || !strstr(em.text, "blk.2.attn_v.weight")) fail_msg("%s", em.text);
+        assert_int_equal(engine_pos(e, 0), 5);
+        engine_free(e);
+        pkg_model_free(pkg);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_sections),
         cmocka_unit_test(test_causal),
         cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_damaged_vectors),
+        cmocka_unit_test(test_damaged_tensors),
         cmocka_unit_test(test_damaged_matrices),
         cmocka_unit_test(test_damage_does_not_stay),
         cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_without_output),
+        cmocka_unit_test(test_nan_without_output),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -11,12 +11,14 @@
 static const struct api_answer chat = {API_CHAT, "chatcmpl-1", "m", 5, false};
 static const struct api_answer chat_usage = {API_CHAT, "chatcmpl-1", "m", 5, true};
 static const struct api_answer text = {API_COMPLETIONS, "cmpl-1", "m", 5, false};
-static const struct api_usage usage = {3, 4};
+static const struct api_usage usage = {3, 4, 2};
 
 #define HEAD                                                                                                           \
     "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\",\"choices\":["
 #define TEXT_HEAD "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":["
-#define USAGE "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7}"
+#define USAGE                                                                                                          \
+    "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7,"                                       \
+    "\"prompt_tokens_details\":{\"cached_tokens\":2}}"
 
 static void expect(struct buf *out, strata_err rc, const char *want) {
     assert_int_equal(rc, 0);

@@ -15,7 +15,7 @@
 
 #define D64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define OTHER "ffff456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-enum { MAX_STAGES = 3, CTX = 64, BATCH = 4 };
+enum { MAX_STAGES = 3, CTX = 64, BATCH = 4, SLOTS = 3 };
 
 static struct fake fakes[MAX_STAGES];
 static struct wire_key *stage_keys[MAX_STAGES], *own_key;
@@ -25,6 +25,8 @@ static struct chain *chain;
 static struct gen *gen;
 static uint32_t n_stages;
 static struct strata_errmsg em;
+/* What start_chain gives the chain; setup puts the usual ones back. */
+static struct { uint32_t ctx, batch, slots, pool, cache, in_flight; } with;
 
 static void start_stage(uint32_t i, uint16_t port) {
     struct stage_server_options opt = {.backend = fake_backend(&fakes[i]),
@@ -59,8 +61,12 @@ static strata_err start_chain(void) {
                                 .trust = &own_trust,
                                 .manifest_sha256 = D64,
                                 .layer_count = FAKE_LAYERS,
-                                .n_ctx = CTX,
-                                .n_batch = BATCH};
+                                .n_ctx = with.ctx,
+                                .n_batch = with.batch,
+                                .n_seq = with.slots,
+                                .n_pool = with.pool ? with.pool : with.ctx * with.slots,
+                                .cache_blocks = with.cache,
+                                .n_in_flight = with.in_flight};
     assert_int_equal(chain_start(&opt, &chain, &em), 0);
     gen = chain_gen(chain);
     return chain_wait(chain, clock_now_ns() + 10 * CLOCK_NS_PER_S, &em);
@@ -75,6 +81,11 @@ static int setup(void **state) {
     (void)state;
     signal(SIGPIPE, SIG_IGN);
     memset(fakes, 0, sizeof fakes);
+    memset(&with, 0, sizeof with);
+    with.ctx = CTX;
+    with.batch = BATCH;
+    with.slots = SLOTS;
+    with.in_flight = 1;
     assert_int_equal(wire_key_generate(&own_key, &em), 0);
     wire_trust_add(&stage_trust, &own_key->pub, "boss", &em);
     for (int i = 0; i < MAX_STAGES; i++) {
@@ -107,6 +118,8 @@ static struct gen_request request(const int32_t *prompt, size_t n, uint32_t max_
         .id = "test", .prompt = prompt, .n_prompt = n, .max_tokens = max_tokens, .sampling = sampler_defaults()};
 }
 
+static uint32_t n_cached; /* of the latest request that drain saw the end of */
+
 /* Takes events to the end; returns how it ended, *n tokens in out. */
 static strata_err drain(struct gen_job *job, int32_t *out, uint32_t cap, uint32_t *n, enum gen_finish *finish) {
     struct gen_event ev;
@@ -116,6 +129,7 @@ static strata_err drain(struct gen_job *job, int32_t *out, uint32_t cap, uint32_
         if (rc) return rc;
         if (ev.kind == GEN_DONE) {
             *finish = ev.finish;
+            n_cached = ev.n_cached;
             return STRATA_OK;
         }
         assert_true(*n < cap);
@@ -124,7 +138,7 @@ static strata_err drain(struct gen_job *job, int32_t *out, uint32_t cap, uint32_
 }
 
 static void check_answer(const int32_t *prompt, uint32_t n_prompt, const int32_t *got, uint32_t n) {
-    int32_t ids[2 * CTX];
+    int32_t ids[FAKE_CTX];
     memcpy(ids, prompt, n_prompt * sizeof *ids);
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal(got[i], fake_expect(ids, n_prompt + i));
@@ -135,11 +149,11 @@ static void check_answer(const int32_t *prompt, uint32_t n_prompt, const int32_t
 static void ask(const int32_t *prompt, uint32_t n_prompt, uint32_t max_tokens, uint32_t want) {
     struct gen_request req = request(prompt, n_prompt, max_tokens);
     struct gen_job *job;
-    int32_t out[CTX];
+    int32_t out[FAKE_CTX];
     uint32_t n;
     enum gen_finish finish;
     if (gen->ops->submit(gen, &req, &job, &em)) fail_msg("%s", em.text);
-    if (drain(job, out, CTX, &n, &finish)) fail_msg("%s", em.text);
+    if (drain(job, out, FAKE_CTX, &n, &finish)) fail_msg("%s", em.text);
     assert_int_equal(n, want);
     assert_int_equal(finish, GEN_FINISH_LENGTH);
     check_answer(prompt, n_prompt, out, n);
@@ -199,7 +213,7 @@ static void test_limits(void **state) {
 
 static void test_queue(void **state) {
     static const int32_t prompt[] = {7, 7};
-    struct gen_job *jobs[CHAIN_QUEUE_MAX + 2];
+    struct gen_job *jobs[CHAIN_QUEUE_MAX + SLOTS + 1];
     struct gen_request req = request(prompt, 2, 3);
     int32_t out[CTX];
     uint32_t n, accepted = 0;
@@ -207,8 +221,9 @@ static void test_queue(void **state) {
     (void)state;
     fakes[0].run_us = 20000;
     stand(2);
-    while (accepted < CHAIN_QUEUE_MAX + 2 && gen->ops->submit(gen, &req, &jobs[accepted], &em) == STRATA_OK) accepted++;
-    assert_in_range(accepted, CHAIN_QUEUE_MAX, CHAIN_QUEUE_MAX + 1);
+    while (accepted < CHAIN_QUEUE_MAX + SLOTS + 1 && gen->ops->submit(gen, &req, &jobs[accepted], &em) == STRATA_OK)
+        accepted++;
+    assert_in_range(accepted, CHAIN_QUEUE_MAX, CHAIN_QUEUE_MAX + SLOTS);
     assert_int_equal(em.code, STRATA_ELIMIT);
     fakes[0].run_us = 0;
     /* Letting go of a waiting job and of the running one disturbs nobody. */
@@ -284,6 +299,261 @@ static void test_faults(void **state) {
     assert_non_null(strstr(em.text, "not finite"));
     gen->ops->job_free(gen, job);
     ask(prompt, 5, 3, 3);
+}
+
+/* ---- several requests at once ---- */
+
+static struct gen_job *submit(const int32_t *prompt, uint32_t n_prompt, uint32_t max_tokens) {
+    struct gen_request req = request(prompt, n_prompt, max_tokens);
+    struct gen_job *job;
+    if (gen->ops->submit(gen, &req, &job, &em)) fail_msg("%s", em.text);
+    return job;
+}
+
+static void finish_right(struct gen_job *job, const int32_t *prompt, uint32_t n_prompt, uint32_t want) {
+    int32_t out[FAKE_CTX];
+    uint32_t n;
+    enum gen_finish finish;
+    if (drain(job, out, FAKE_CTX, &n, &finish)) fail_msg("%s", em.text);
+    assert_int_equal(n, want);
+    check_answer(prompt, n_prompt, out, n);
+    gen->ops->job_free(gen, job);
+}
+
+static int64_t health_number(const char *group, const char *key) {
+    json_t *status, *at;
+    gen->ops->health(gen, &status);
+    at = group ? json_object_get(status, group) : status;
+    int64_t v = json_integer_value(json_object_get(at, key));
+    json_decref(status);
+    return v;
+}
+
+/* Requests share batches on every stage, and none sees anything of the others. */
+static void test_together(void **state) {
+    int32_t prompts[8][20];
+    struct gen_job *jobs[8];
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n++) {
+        for (uint32_t in_flight = 1; in_flight <= 2; in_flight++) {
+            with.slots = with.batch = 8;
+            with.in_flight = in_flight;
+            for (uint32_t i = 0; i < n; i++) fakes[i].run_us = 2000;
+            stand(n);
+            for (int i = 0; i < 8; i++) {
+                for (int k = 0; k < 20; k++) prompts[i][k] = (i * 31 + k * 7) % FAKE_VOCAB;
+                jobs[i] = submit(prompts[i], (uint32_t)(3 + 2 * i), 30);
+            }
+            for (int i = 0; i < 8; i++) finish_right(jobs[i], prompts[i], (uint32_t)(3 + 2 * i), 30);
+            /* One at a time would be 8 * 30 runs and more. */
+            for (uint32_t i = 0; i < n; i++) {
+                if (fakes[i].most < 3 || fakes[i].runs > 8 * 30 * 3 / 4)
+                    fail_msg("stage %u of %u: at most %d together, %d runs", i + 1, n, fakes[i].most, fakes[i].runs);
+            }
+            teardown(NULL);
+            setup(NULL);
+        }
+    }
+}
+
+/* A long prompt does not keep the others waiting until it is done, and gets its turn itself. */
+static void test_fair(void **state) {
+    int32_t prompt[FAKE_CTX] = {0};
+    struct gen_event ev;
+    (void)state;
+    with.ctx = FAKE_CTX;
+    with.batch = 8;
+    with.slots = 3;
+    fakes[0].run_us = 1000;
+    stand(1);
+    struct gen_job *talker = submit(prompt, 2, 300);
+    assert_int_equal(gen->ops->next(gen, talker, clock_now_ns() + 5 * CLOCK_NS_PER_S, &ev, &em), 0);
+    struct gen_job *reader = submit(prompt, 400, 5), *third = submit(prompt, 4, 4);
+    finish_right(third, prompt, 4, 4);
+    /* At two rows of prompt a batch the reader needs some 200 batches, in each of which the talker says something. */
+    assert_int_equal(gen->ops->next(gen, reader, clock_now_ns() + 10 * CLOCK_NS_PER_S, &ev, &em), 0);
+    uint32_t said = 1;
+    while (gen->ops->next(gen, talker, clock_now_ns(), &ev, &em) == STRATA_OK && ev.kind == GEN_TOKEN) said++;
+    assert_in_range(said, 100, 300);
+    gen->ops->job_free(gen, reader);
+    gen->ops->job_free(gen, talker);
+}
+
+/* What is wrong with one request ends that one, though it shares its batches. */
+static void test_isolated(void **state) {
+    static const int32_t good[] = {1, 2, 3, 4, 5}, bad[] = {1, 2, 50, 4, 5, 6, 7, 8, 9};
+    int32_t out[CTX];
+    uint32_t n;
+    enum gen_finish finish;
+    (void)state;
+    for (int i = 0; i < 3; i++) fakes[i].run_us = 1000;
+    stand(3);
+    fakes[0].poison = 50;
+    struct gen_job *a = submit(good, 5, 5), *b = submit(bad, 9, 20), *c = submit(good, 5, 5);
+    assert_int_equal(drain(b, out, CTX, &n, &finish), STRATA_EINTERNAL);
+    assert_non_null(strstr(em.text, "at token 50"));
+    gen->ops->job_free(gen, b);
+    finish_right(a, good, 5, 5);
+    finish_right(c, good, 5, 5);
+    assert_int_equal(health_number(NULL, "running"), 0);
+}
+
+/* Requests that together might outgrow the pool wait for one another, in order. */
+static void test_pool(void **state) {
+    static const int32_t prompt[] = {1, 2, 3, 4};
+    struct gen_job *jobs[5];
+    (void)state;
+    with.pool = CTX + 10;
+    fakes[0].run_us = 1000;
+    stand(1);
+    jobs[0] = submit(prompt, 4, 20);
+    jobs[1] = submit(prompt, 4, 60); /* all of the context: does not fit beside the first */
+    jobs[2] = submit(prompt, 4, 1);  /* would fit, but must not overtake */
+    usleep(5000);
+    assert_int_equal(health_number(NULL, "running"), 1);
+    assert_int_equal(health_number(NULL, "queued"), 2);
+    finish_right(jobs[0], prompt, 4, 20);
+    finish_right(jobs[2], prompt, 4, 1);
+    finish_right(jobs[1], prompt, 4, 60);
+}
+
+/* ---- the prefix cache ---- */
+
+static void long_prompt(int32_t *prompt, uint32_t n, int32_t seed) {
+    for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)(((uint32_t)seed * 17 + i * i * 3 + i) % FAKE_VOCAB);
+}
+
+static void test_prefix(void **state) {
+    int32_t a[600], b[600], talk[FAKE_CTX];
+    (void)state;
+    long_prompt(a, 600, 1);
+    long_prompt(b, 600, 1);
+    b[300] ^= 1;
+    with.ctx = FAKE_CTX;
+    with.batch = 100;
+    with.cache = 32;
+    stand(3);
+    ask(a, 600, 5, 5);
+    assert_int_equal(n_cached, 0);
+    ask(a, 600, 5, 5);
+    assert_int_equal(n_cached, 9 * 64);
+    ask(b, 600, 5, 5); /* the same up to the 301st token */
+    assert_int_equal(n_cached, 4 * 64);
+    ask(a, 256, 5, 5); /* one token has to be computed */
+    assert_int_equal(n_cached, 3 * 64);
+    ask(a, 63, 5, 5);
+    assert_int_equal(n_cached, 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(fakes[i].loaded_rows, (9 + 4 + 3) * 64);
+    assert_int_equal(health_number("prefix_cache", "hits"), 3);
+    assert_int_equal(health_number("prefix_cache", "reused_tokens"), (9 + 4 + 3) * 64);
+    /* a has nine, b five of its own, and the last one's answer completed its first. */
+    assert_int_equal(health_number("prefix_cache", "tokens"), (9 + 5 + 1) * 64);
+    /* A talk goes on: the answer is kept as well. */
+    struct gen_job *job = submit(a, 100, 200);
+    uint32_t n;
+    enum gen_finish finish;
+    memcpy(talk, a, 100 * sizeof *talk);
+    assert_int_equal(drain(job, talk + 100, 200, &n, &finish), 0);
+    gen->ops->job_free(gen, job);
+    ask(talk, 300, 5, 5);
+    assert_int_equal(n_cached, 4 * 64);
+}
+
+/* The cache stays within its bounds, at the stages too, and what was used last stays longest. */
+static void test_prefix_eviction(void **state) {
+    int32_t p[200], first[200];
+    (void)state;
+    long_prompt(first, 200, 99);
+    with.ctx = FAKE_CTX;
+    with.batch = 64;
+    with.cache = 8;
+    stand(2);
+    ask(first, 200, 2, 2);
+    for (int32_t seed = 0; seed < 10; seed++) {
+        long_prompt(p, 200, seed);
+        p[0] = seed;
+        ask(p, 200, 2, 2);
+        ask(first, 200, 2, 2);
+        assert_int_equal(n_cached, 3 * 64);
+        assert_true(health_number("prefix_cache", "tokens") <= 8 * 64);
+    }
+    assert_true(health_number("prefix_cache", "evictions") >= 10);
+    /* A prompt that is larger than the whole cache is computed, and kept out of it. */
+    int32_t large[700];
+    long_prompt(large, 700, 5);
+    ask(large, 700, 2, 2);
+    ask(large, 700, 2, 2);
+    assert_true(health_number("prefix_cache", "tokens") <= 8 * 64);
+    ask(first, 200, 2, 2);
+}
+
+/* Cancelled and failed requests leave nothing half-known behind. */
+static void test_prefix_cancelled(void **state) {
+    int32_t p[500];
+    struct gen_event ev;
+    (void)state;
+    long_prompt(p, 500, 3);
+    with.ctx = FAKE_CTX;
+    with.batch = 16;
+    with.cache = 16;
+    for (int i = 0; i < 2; i++) fakes[i].run_us = 500;
+    stand(2);
+    /* More than the stages have room for, if each left one block behind there. */
+    for (int round = 0; round < 30; round++) {
+        struct gen_job *job = submit(p, 100 + 13 * (uint32_t)round, 50);
+        if (round % 2) assert_int_equal(gen->ops->next(gen, job, clock_now_ns() + 5 * CLOCK_NS_PER_S, &ev, &em), 0);
+        usleep((useconds_t)(round * 400));
+        gen->ops->job_free(gen, job);
+    }
+    ask(p, 500, 3, 3);
+    ask(p, 500, 3, 3);
+    assert_int_equal(n_cached, 7 * 64);
+    assert_int_equal(health_number(NULL, "running"), 0);
+}
+
+/* A stage that lacks a block costs time, and nothing else: the request starts again, from nothing. */
+static void test_prefix_lost(void **state) {
+    int32_t p[300];
+    (void)state;
+    long_prompt(p, 300, 3);
+    with.ctx = FAKE_CTX;
+    with.batch = 64;
+    with.cache = 16;
+    stand(3);
+    for (int i = 0; i < 3; i++) {
+        ask(p, 300, 3, 3);
+        ask(p, 300, 3, 3);
+        assert_int_equal(n_cached, 4 * 64);
+        fakes[i].lose++;
+        ask(p, 300, 3, 3);
+        assert_int_equal(n_cached, 0);
+    }
+    assert_int_equal(health_number(NULL, "running"), 0);
+}
+
+/* Many requests with the same beginnings, at once, on a small cache: every answer is right. */
+static void test_prefix_crowd(void **state) {
+    int32_t prompts[12][300];
+    struct gen_job *jobs[12];
+    (void)state;
+    with.ctx = FAKE_CTX;
+    with.batch = 64;
+    with.slots = 6;
+    with.cache = 10;
+    stand(3);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 12; i++) {
+            long_prompt(prompts[i], 300, i % 3);
+            prompts[i][150 + i] = round;
+            jobs[i] = submit(prompts[i], 300 - (uint32_t)i, 10);
+        }
+        if (round == 2) {
+            gen->ops->job_free(gen, jobs[3]);
+            jobs[3] = submit(prompts[3], 297, 10);
+        }
+        for (int i = 0; i < 12; i++) finish_right(jobs[i], prompts[i], 300 - (uint32_t)i, 10);
+    }
+    assert_true(health_number("prefix_cache", "hits") > 0);
 }
 
 /* A stage goes away during generation: the request ends in time, the chain comes back with the stage. */
@@ -408,7 +678,10 @@ static void test_leave_while_loading(void **state) {
                                 .manifest_sha256 = D64,
                                 .layer_count = FAKE_LAYERS,
                                 .n_ctx = CTX,
-                                .n_batch = BATCH};
+                                .n_batch = BATCH,
+                                .n_seq = 1,
+                                .n_pool = CTX,
+                                .n_in_flight = 1};
     assert_int_equal(chain_start(&opt, &chain, &em), 0);
     assert_int_equal(chain_wait(chain, clock_now_ns() + 200 * CLOCK_NS_PER_MS, &em), STRATA_ETIMEOUT);
     chain_stop(chain);
@@ -422,9 +695,18 @@ static void test_leave_while_loading(void **state) {
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_tokens),          T(test_stop_ids),   T(test_limits), T(test_queue),         T(test_cancel),
-        T(test_next_deadline),   T(test_faults),     T(test_lost),   T(test_wrong_package), T(test_untrusted_by_stage),
-        T(test_untrusted_by_us), T(test_load_fails), T(test_busy),   T(test_slow_load),     T(test_leave_while_loading),
+        T(test_tokens),           T(test_stop_ids),
+        T(test_limits),           T(test_queue),
+        T(test_cancel),           T(test_next_deadline),
+        T(test_faults),           T(test_lost),
+        T(test_wrong_package),    T(test_untrusted_by_stage),
+        T(test_together),         T(test_fair),
+        T(test_isolated),         T(test_pool),
+        T(test_prefix),           T(test_prefix_eviction),
+        T(test_prefix_cancelled), T(test_prefix_crowd),
+        T(test_prefix_lost),      T(test_untrusted_by_us),
+        T(test_load_fails),       T(test_busy),
+        T(test_slow_load),        T(test_leave_while_loading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

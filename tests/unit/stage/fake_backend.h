@@ -29,14 +29,22 @@ struct fake {
     int load_us;
     atomic_int fail_run; /* the next run fails */
     atomic_int nan_next; /* the next run gives a value that is not finite */
+    atomic_int poison;   /* the first stage fails whenever this token, if not 0, is in a batch */
+    atomic_int most;     /* sequences in one run, so far */
+    atomic_int loaded_rows, saved_rows;
+    atomic_int lose; /* kept rows have another size from now on, so that none of those before fits */
     const char *fail_load;
 };
+
+enum { FAKE_SEQ = 8, FAKE_CTX = 1024 };
 
 struct fake_unit {
     struct fake *fake;
     struct stage_load load;
-    uint32_t pos;
-    float sum;
+    struct {
+        uint32_t pos;
+        float sum[FAKE_CTX + 1]; /* of the first i ids */
+    } seq[FAKE_SEQ];
     float *out;
 };
 
@@ -56,7 +64,7 @@ static inline strata_err fake_load(void *self, const struct stage_load *req, voi
     struct fake_unit *u = calloc(1, sizeof *u);
     u->fake = f;
     u->load = *req;
-    u->out = calloc((size_t)req->n_batch * FAKE_VOCAB, sizeof *u->out);
+    u->out = calloc((size_t)(req->n_batch + req->n_seq) * FAKE_VOCAB, sizeof *u->out);
     atomic_fetch_add(&f->units, 1);
     atomic_fetch_add(&f->loads, 1);
     *info = (struct stage_unit_info){.n_embd = FAKE_EMBD,
@@ -75,46 +83,92 @@ static inline int32_t fake_token(int32_t t, uint32_t p, float sum, float layers)
     return (int32_t)fmodf((float)t * 7 + (float)p + sum + layers, FAKE_VOCAB);
 }
 
-static inline strata_err fake_run(void *unit, const struct engine_batch *b, const float **out,
+/* One sequence of a batch; the rows, or logits after the last one, go to `out`. */
+static inline strata_err fake_run(struct fake_unit *u, const struct engine_batch *b, float *out,
                                   struct strata_errmsg *em) {
-    struct fake_unit *u = unit;
-    struct fake *f = u->fake;
-    float layers = 0;
+    float layers = 0, *sum = u->seq[b->seq].sum;
     bool last = u->load.end == FAKE_LAYERS;
-    if (f->run_us) usleep((useconds_t)f->run_us);
-    atomic_fetch_add(&f->runs, 1);
-    if (atomic_exchange(&f->fail_run, 0)) return err_set(em, STRATA_EINTERNAL, "the fake engine was told to fail");
-    if (b->pos != u->pos) return err_set(em, STRATA_EINTERNAL, "position %u, not %u", b->pos, u->pos);
-    if ((b->tokens != NULL) != (u->load.first == 0)) return err_set(em, STRATA_EINTERNAL, "wrong kind of input");
     for (uint32_t l = u->load.first; l < u->load.end; l++) layers += (float)(l + 1);
     for (uint32_t i = 0; i < b->n_tokens; i++) {
-        float *row = u->out + (size_t)i * FAKE_EMBD, in[FAKE_EMBD] = {0};
+        float in[FAKE_EMBD] = {0};
+        uint32_t pos = b->pos + i;
         if (b->tokens) {
-            u->sum += (float)b->tokens[i];
+            if (u->fake->poison && b->tokens[i] == u->fake->poison)
+                return err_set(em, STRATA_EINTERNAL, "the fake engine was told to fail at token %d", b->tokens[i]);
             in[0] = (float)b->tokens[i];
-            in[1] = (float)(b->pos + i);
-            in[2] = u->sum;
+            in[1] = (float)pos;
+            in[2] = sum[pos] + in[0];
         } else {
             memcpy(in, b->hidden + (size_t)i * FAKE_EMBD, sizeof in);
         }
+        /* Later stages follow the sum, too: a row that is missing or comes twice shows. */
+        if (in[2] != sum[pos] + in[0])
+            return err_set(em, STRATA_EINTERNAL, "sequence %u does not add up at position %u", b->seq, pos);
+        sum[pos + 1] = in[2];
         in[3] += layers;
-        if (!last) memcpy(row, in, sizeof in);
+        if (!last) memcpy(out + (size_t)i * FAKE_EMBD, in, sizeof in);
         if (last && i + 1 == b->n_tokens && b->want == ENGINE_OUT_LAST) {
-            memset(u->out, 0, FAKE_VOCAB * sizeof *u->out);
-            u->out[fake_token((int32_t)in[0], (uint32_t)in[1], in[2], in[3])] = 5;
+            memset(out, 0, FAKE_VOCAB * sizeof *out);
+            out[fake_token((int32_t)in[0], (uint32_t)in[1], in[2], in[3])] = 5;
         }
     }
-    if (atomic_exchange(&f->nan_next, 0)) u->out[0] = NAN;
-    u->pos += b->n_tokens;
-    *out = u->out;
     return STRATA_OK;
 }
 
-static inline strata_err fake_truncate(void *unit, uint32_t pos, struct strata_errmsg *em) {
+static inline strata_err fake_run_many(void *unit, const struct engine_batch *b, uint32_t n, const float **out,
+                                       struct strata_errmsg *em) {
+    struct fake_unit *u = unit;
+    struct fake *f = u->fake;
+    float *at = u->out;
+    uint32_t rows = 0;
+    if (f->run_us) usleep((useconds_t)f->run_us);
+    atomic_fetch_add(&f->runs, 1);
+    if ((int)n > f->most) f->most = (int)n;
+    if (atomic_exchange(&f->fail_run, 0)) return err_set(em, STRATA_EINTERNAL, "the fake engine was told to fail");
+    for (uint32_t i = 0; i < n; i++) {
+        rows += b[i].n_tokens;
+        if (b[i].seq >= u->load.n_seq || b[i].pos != u->seq[b[i].seq].pos)
+            return err_set(em, STRATA_EINTERNAL, "sequence %u at position %u", b[i].seq, b[i].pos);
+        if ((b[i].tokens != NULL) != (u->load.first == 0)) return err_set(em, STRATA_EINTERNAL, "wrong kind of input");
+        strata_err rc = fake_run(u, &b[i], at, em);
+        if (rc) return rc;
+        out[i] = at;
+        at += u->load.end == FAKE_LAYERS ? FAKE_VOCAB : b[i].n_tokens * FAKE_EMBD;
+    }
+    if (rows > u->load.n_batch) return err_set(em, STRATA_EINTERNAL, "%u rows in a batch", rows);
+    if (atomic_exchange(&f->nan_next, 0)) u->out[0] = NAN;
+    for (uint32_t i = 0; i < n; i++) u->seq[b[i].seq].pos += b[i].n_tokens;
+    return STRATA_OK;
+}
+
+static inline strata_err fake_truncate(void *unit, uint32_t seq, uint32_t pos, struct strata_errmsg *em) {
     struct fake_unit *u = unit;
     (void)em;
-    u->pos = pos;
-    u->sum = 0;
+    u->seq[seq].pos = pos;
+    return STRATA_OK;
+}
+
+static inline uint64_t fake_rows_bytes(const void *unit, uint32_t first, uint32_t end) {
+    const struct fake_unit *u = unit;
+    return (end - first + (uint32_t)u->fake->lose) * sizeof(float);
+}
+
+static inline strata_err fake_save_rows(const void *unit, uint32_t seq, uint32_t first, uint32_t end, void *out,
+                                        struct strata_errmsg *em) {
+    const struct fake_unit *u = unit;
+    if (end > u->seq[seq].pos) return err_set(em, STRATA_EINTERNAL, "rows that are not there were to be saved");
+    memcpy(out, u->seq[seq].sum + first + 1, (end - first) * sizeof(float));
+    atomic_fetch_add(&u->fake->saved_rows, (int)(end - first));
+    return STRATA_OK;
+}
+
+static inline strata_err fake_load_rows(void *unit, uint32_t seq, uint32_t first, uint32_t end, const void *in,
+                                        struct strata_errmsg *em) {
+    struct fake_unit *u = unit;
+    if (first != u->seq[seq].pos) return err_set(em, STRATA_EINTERNAL, "rows were to be loaded out of order");
+    memcpy(u->seq[seq].sum + first + 1, in, (end - first) * sizeof(float));
+    u->seq[seq].pos = end;
+    atomic_fetch_add(&u->fake->loaded_rows, (int)(end - first));
     return STRATA_OK;
 }
 
@@ -129,8 +183,11 @@ static inline void fake_free(void *unit) {
 static inline struct stage_backend fake_backend(struct fake *f) {
     return (struct stage_backend){.probe = fake_probe,
                                   .load = fake_load,
-                                  .run = fake_run,
+                                  .run_many = fake_run_many,
                                   .truncate = fake_truncate,
+                                  .rows_bytes = fake_rows_bytes,
+                                  .save_rows = fake_save_rows,
+                                  .load_rows = fake_load_rows,
                                   .free = fake_free,
                                   .self = f};
 }

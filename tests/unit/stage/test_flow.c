@@ -8,13 +8,13 @@
 
 #include <cmocka.h>
 
-enum { S = WIRE_FLAG_SAMPLE, F = WIRE_FLAG_FINAL };
+enum { S = WIRE_SPAN_SAMPLE, F = WIRE_TOKEN_FINAL };
 enum step_kind { END, BEGIN, ROWS, TOKEN, CANCEL };
 enum answer { TAKE, DROP, DONE, BAD };
 
 struct step {
     enum step_kind kind;
-    uint32_t seq, pos, rows; /* BEGIN: rows is the length of the prompt; TOKEN: the id */
+    uint32_t seq, pos, rows; /* BEGIN: pos is the slot, rows the length of the prompt; TOKEN: rows is the id */
     uint8_t flags;
     enum answer answer;
     const char *says;
@@ -23,10 +23,10 @@ struct step {
 struct script {
     const char *name;
     uint32_t index;
-    struct step steps[10];
+    struct step steps[12];
 };
 
-/* Context 16, batch 4, vocabulary 50. */
+/* Context 16, batch 4, vocabulary 50, slots 0 to 2. */
 static const struct script scripts[] = {
     {"a prompt in chunks, then steps",
      1,
@@ -38,6 +38,19 @@ static const struct script scripts[] = {
       {BEGIN, 2, 0, 1, 0, TAKE, 0},
       {ROWS, 1, 8, 1, S, DROP, 0},
       {ROWS, 2, 0, 1, S, TAKE, 0}}},
+    {"two requests side by side",
+     1,
+     {{BEGIN, 1, 0, 2, 0, TAKE, 0},
+      {BEGIN, 2, 2, 5, 0, TAKE, 0},
+      {ROWS, 2, 0, 4, 0, TAKE, 0},
+      {ROWS, 1, 0, 2, S, TAKE, 0},
+      {ROWS, 1, 2, 1, S, TAKE, 0},
+      {ROWS, 2, 4, 1, S, TAKE, 0},
+      {ROWS, 1, 3, 1, S, TAKE, 0},
+      {CANCEL, 1, 0, 0, 0, TAKE, 0},
+      {ROWS, 2, 5, 1, S, TAKE, 0},
+      {ROWS, 1, 4, 1, S, DROP, 0}}},
+    {"a slot that is none", 1, {{BEGIN, 1, 3, 2, 0, BAD, "slot 3 of 3"}}},
     {"rows before any request", 1, {{ROWS, 1, 0, 1, S, BAD, "not begun"}}},
     {"rows of a request to come", 1, {{BEGIN, 1, 0, 1, 0, TAKE, 0}, {ROWS, 2, 0, 1, S, BAD, "not begun"}}},
     {"request 0", 1, {{BEGIN, 0, 0, 1, 0, BAD, "begins"}, {ROWS, 0, 0, 1, S, BAD, "not begun"}}},
@@ -78,6 +91,15 @@ static const struct script scripts[] = {
       {BEGIN, 2, 0, 1, 0, TAKE, 0},
       {CANCEL, 1, 0, 0, 0, TAKE, 0},
       {ROWS, 2, 0, 1, S, TAKE, 0}}},
+    {"several are cancelled before they come, in any order",
+     1,
+     {{CANCEL, 3, 0, 0, 0, TAKE, 0},
+      {CANCEL, 2, 0, 0, 0, TAKE, 0},
+      {BEGIN, 1, 0, 6, 0, TAKE, 0},
+      {BEGIN, 2, 1, 6, 0, DROP, 0},
+      {BEGIN, 3, 2, 6, 0, DROP, 0},
+      {ROWS, 3, 0, 4, 0, DROP, 0},
+      {BEGIN, 4, 2, 1, 0, TAKE, 0}}},
     {"cancelled before it came",
      1,
      {{CANCEL, 3, 0, 0, 0, TAKE, 0},
@@ -108,7 +130,7 @@ static const struct script scripts[] = {
       {TOKEN, 1, 1, UINT32_MAX, 0, BAD, "vocabulary"}}},
     {"more than the prompt from the coordinator",
      0,
-     {{BEGIN, 1, 0, 1, 0, TAKE, 0}, {ROWS, 1, 0, 1, S, TAKE, 0}, {ROWS, 1, 1, 1, S, BAD, "more tokens"}}},
+     {{BEGIN, 1, 0, 1, 0, TAKE, 0}, {ROWS, 1, 0, 1, S, TAKE, 0}, {ROWS, 1, 1, 1, S, BAD, "0 are left"}}},
     {"positions at the edge of 32 bits",
      1,
      {{BEGIN, UINT32_MAX, 0, 2, 0, TAKE, 0},
@@ -118,11 +140,14 @@ static const struct script scripts[] = {
 
 static strata_err take(struct stage_flow *s, const struct step *st, enum stage_verdict *v, struct strata_errmsg *em) {
     static const int32_t ids[4] = {1, 2, 3, 4};
-    struct wire_frame f = {.seq = st->seq, .pos = st->pos, .n_rows = st->rows, .flags = st->flags};
+    struct wire_frame f = {.seq = st->seq, .pos = st->pos, .n_rows = st->rows};
+    struct wire_span span = {.seq = st->seq, .pos = st->pos, .n_rows = st->rows, .flags = st->flags};
+    struct wire_token token = {.seq = st->seq, .pos = st->pos, .id = (int32_t)st->rows, .flags = st->flags};
+    struct wire_msg_begin begin = {.slot = st->pos, .n_prompt = st->rows};
     switch (st->kind) {
-    case BEGIN: return stage_flow_begin(s, st->seq, st->rows, v, em);
-    case ROWS: return stage_flow_rows(s, &f, s->index == 0 ? ids : NULL, v, em);
-    case TOKEN: f.n_rows = 1; return stage_flow_token(s, &f, (int32_t)st->rows, v, em);
+    case BEGIN: return stage_flow_begin(s, st->seq, &begin, v, em);
+    case ROWS: return s->index == 0 ? stage_flow_prompt(s, &f, ids, v, em) : stage_flow_span(s, &span, v, em);
+    case TOKEN: return stage_flow_token(s, &token, v, em);
     default:
         stage_flow_cancel(s, st->seq);
         *v = STAGE_TAKE;
@@ -133,7 +158,8 @@ static strata_err take(struct stage_flow *s, const struct step *st, enum stage_v
 static void test_scripts(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
-        struct stage_flow s = {.index = scripts[i].index, .count = 2, .n_ctx = 16, .n_batch = 4, .n_vocab = 50};
+        struct stage_flow s = {
+            .index = scripts[i].index, .count = 2, .n_ctx = 16, .n_batch = 4, .n_vocab = 50, .n_seq = 3};
         for (const struct step *st = scripts[i].steps; st->kind != END; st++) {
             enum stage_verdict v = STAGE_DROP;
             struct strata_errmsg em = {0};
@@ -142,24 +168,57 @@ static void test_scripts(void **state) {
             enum answer got = rc ? BAD : v == STAGE_TAKE ? TAKE : v == STAGE_DONE ? DONE : DROP;
             if (got != st->answer || (rc && !strstr(em.text, st->says)))
                 fail_msg("%s, step %d: got %d %s", scripts[i].name, (int)(st - scripts[i].steps), (int)got, em.text);
-            /* What is refused or dropped changes nothing. */
-            if (got == BAD || got == DROP) assert_memory_equal(&s, &before, sizeof s);
+            /* What is refused or dropped changes nothing, but for the memory of what was cancelled early. */
+            bool rows = st->kind == ROWS || st->kind == TOKEN;
+            if (got == BAD || (got == DROP && rows)) assert_memory_equal(&s, &before, sizeof s);
         }
     }
 }
 
 static void test_ids(void **state) {
-    struct stage_flow s = {.count = 1, .n_ctx = 16, .n_batch = 4, .n_vocab = 50};
-    struct wire_frame f = {.seq = 1, .n_rows = 2, .flags = S};
+    struct stage_flow s = {.count = 1, .n_ctx = 16, .n_batch = 4, .n_vocab = 50, .n_seq = 1};
+    struct wire_frame f = {.seq = 1, .n_rows = 2};
+    static const struct wire_msg_begin begin = {.n_prompt = 2};
     static const int32_t bad[][2] = {{50, 0}, {0, 50}, {-1, 0}, {0, INT32_MIN}, {INT32_MAX, 0}};
     enum stage_verdict v;
     struct strata_errmsg em;
     (void)state;
-    assert_int_equal(stage_flow_begin(&s, 1, 2, &v, &em), 0);
+    assert_int_equal(stage_flow_begin(&s, 1, &begin, &v, &em), 0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(stage_flow_rows(&s, &f, bad[i], &v, &em), STRATA_EPEER);
+        assert_int_equal(stage_flow_prompt(&s, &f, bad[i], &v, &em), STRATA_EPEER);
         assert_non_null(strstr(em.text, "vocabulary"));
     }
+}
+
+/* A request that starts from kept blocks goes on behind them. */
+static void test_restored(void **state) {
+    struct stage_flow s = {.index = 1, .count = 2, .n_ctx = 512, .n_batch = 128, .n_vocab = 50, .n_seq = 1};
+    const struct wire_msg_begin begin = {.n_prompt = 200, .n_restore = 3};
+    const struct wire_span early = {.seq = 1, .pos = 128, .n_rows = 64};
+    const struct wire_span right = {.seq = 1, .pos = 3 * WIRE_MSG_BLOCK, .n_rows = 8, .flags = S};
+    enum stage_verdict v;
+    struct strata_errmsg em;
+    (void)state;
+    assert_int_equal(stage_flow_begin(&s, 1, &begin, &v, &em), 0);
+    assert_int_equal(stage_flow_span(&s, &early, &v, &em), STRATA_EPEER);
+    assert_int_equal(stage_flow_span(&s, &right, &v, &em), 0);
+    assert_int_equal(v, STAGE_TAKE);
+}
+
+/* More cancelled requests than are remembered: the oldest are forgotten, nothing else goes wrong. */
+static void test_many_early(void **state) {
+    struct stage_flow s = {.index = 1, .count = 2, .n_ctx = 16, .n_batch = 4, .n_vocab = 50, .n_seq = 1};
+    static const struct wire_msg_begin begin = {.n_prompt = 1};
+    enum stage_verdict v;
+    uint32_t dropped = 0;
+    (void)state;
+    for (uint32_t seq = 1; seq <= 2 * STAGE_FLOW_EARLY; seq++) stage_flow_cancel(&s, seq);
+    for (uint32_t seq = 1; seq <= 2 * STAGE_FLOW_EARLY; seq++) {
+        assert_int_equal(stage_flow_begin(&s, seq, &begin, &v, NULL), 0);
+        dropped += v == STAGE_DROP;
+        assert_int_equal(v, seq <= STAGE_FLOW_EARLY ? STAGE_TAKE : STAGE_DROP);
+    }
+    assert_int_equal(dropped, STAGE_FLOW_EARLY);
 }
 
 static void test_sources(void **state) {
@@ -180,9 +239,8 @@ static void test_sources(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scripts),
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_scripts),    cmocka_unit_test(test_ids),     cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_many_early), cmocka_unit_test(test_sources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "fake_backend.h"
 #include "stage/stage_server.h"
+#include "wire/wire_rows.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -112,14 +113,15 @@ static void expect_end(struct client *c) {
     assert_false(hear(c));
 }
 
-static const char hello[] = "{\"protocol\":1,\"version\":\"" STRATA_VERSION "\",\"role\":\"control\"}";
+static const char hello[] = "{\"protocol\":2,\"version\":\"" STRATA_VERSION "\",\"role\":\"control\"}";
 
 static const char *assign_text(uint32_t index, uint32_t count, uint32_t first, uint32_t end, const char *digest) {
     static char text[1024];
     char next[ED25519_PUB_TEXT], addr[WIRE_ADDR_TEXT];
     snprintf(text, sizeof text,
              "{\"session\":\"" S32 "\",\"index\":%u,\"count\":%u,\"first\":%u,\"end\":%u,\"n_ctx\":32,"
-             "\"n_batch\":4,\"kv_type\":\"f16\",\"manifest_sha256\":\"%s\",\"next_addr\":\"%s\",\"next_key\":\"%s\","
+             "\"n_batch\":4,\"n_seq\":2,\"n_pool\":64,\"cache_blocks\":0,\"n_in_flight\":1,\"kv_type\":\"f16\","
+             "\"manifest_sha256\":\"%s\",\"next_addr\":\"%s\",\"next_key\":\"%s\","
              "\"prev_key\":\"%s\"}",
              index, count, first, end, digest, wire_addr_text(stage_server_addr(server), addr),
              ed25519_pub_text(&neighbour_key->pub, next), ed25519_pub_text(&neighbour_key->pub, next));
@@ -129,7 +131,8 @@ static const char *assign_text(uint32_t index, uint32_t count, uint32_t first, u
 static const char *begin_text(uint32_t n_prompt, uint32_t max_tokens) {
     static char text[512];
     snprintf(text, sizeof text,
-             "{\"temperature\":0,\"top_k\":0,\"top_p\":1,\"min_p\":0,\"repeat_penalty\":1,"
+             "{\"slot\":0,\"store_base\":0,\"restore\":[],\"temperature\":0,\"top_k\":0,\"top_p\":1,\"min_p\":0,"
+             "\"repeat_penalty\":1,"
              "\"repeat_last_n\":0,\"seed\":\"1\",\"max_tokens\":%u,\"n_prompt\":%u,\"stop_ids\":[],\"history\":[]}",
              max_tokens, n_prompt);
     return text;
@@ -146,18 +149,25 @@ static void ready_alone(struct client *c) {
     expect(c, WIRE_READY);
 }
 
-static void tokens(struct client *c, uint32_t seq, uint32_t pos, uint32_t n, uint8_t flags) {
+static void tokens(struct client *c, uint32_t seq, uint32_t pos, uint32_t n) {
     int32_t ids[64];
     for (uint32_t i = 0; i < 64; i++) ids[i] = (int32_t)(pos + i);
-    say(c,
-        (struct wire_frame){.type = WIRE_TOKENS, .seq = seq, .pos = pos, .n_rows = n, .payload = n * 4, .flags = flags},
-        ids);
+    say(c, (struct wire_frame){.type = WIRE_TOKENS, .seq = seq, .pos = pos, .n_rows = n, .payload = n * 4}, ids);
+}
+
+/* The one token of the next frame. */
+static struct wire_token hear_token(struct client *c) {
+    struct wire_token t[WIRE_MAX_SPANS];
+    expect(c, WIRE_TOKEN);
+    assert_int_equal(c->f.n_rows, 1);
+    assert_int_equal(wire_tokens_decode(&c->f, (const uint8_t *)c->payload, t, &em), 0);
+    return t[0];
 }
 
 /* The stage must work as if nothing had happened. */
 static void still_works(void) {
     struct client c;
-    int32_t ids[8] = {0, 1, 2}, got;
+    int32_t ids[8] = {0, 1, 2};
     for (int tries = 0;; tries++) {
         client_open(&c, boss_key);
         say_json(&c, WIRE_HELLO, 0, hello);
@@ -173,13 +183,12 @@ static void still_works(void) {
     say_json(&c, WIRE_CONNECT, 0, "{}");
     expect(&c, WIRE_READY);
     say_json(&c, WIRE_BEGIN, 1, begin_text(3, 2));
-    tokens(&c, 1, 0, 3, WIRE_FLAG_SAMPLE);
+    tokens(&c, 1, 0, 3);
     for (uint32_t i = 3; i < 5; i++) {
-        expect(&c, WIRE_TOKEN);
-        memcpy(&got, c.payload, 4);
-        assert_int_equal(got, fake_expect(ids, i));
-        assert_int_equal(c.f.flags, i == 4 ? WIRE_FLAG_FINAL : 0);
-        ids[i] = got;
+        struct wire_token t = hear_token(&c);
+        assert_int_equal(t.id, fake_expect(ids, i));
+        assert_int_equal(t.flags, i == 4 ? WIRE_TOKEN_FINAL : 0);
+        ids[i] = t.id;
     }
     client_close(&c);
 }
@@ -222,10 +231,10 @@ static void test_first_words(void **state) {
     } rows[] = {
         {WIRE_ASSIGN, "{}", "first frame must be HELLO"},
         {WIRE_HELLO, "[]", "bad HELLO"},
-        {WIRE_HELLO, "{\"protocol\":2,\"version\":\"" STRATA_VERSION "\",\"role\":\"control\"}", "protocol 2"},
-        {WIRE_HELLO, "{\"protocol\":1,\"version\":\"9.9.9\",\"role\":\"control\"}", "9.9.9"},
+        {WIRE_HELLO, "{\"protocol\":7,\"version\":\"" STRATA_VERSION "\",\"role\":\"control\"}", "protocol 7"},
+        {WIRE_HELLO, "{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"control\"}", "9.9.9"},
         {WIRE_HELLO,
-         "{\"protocol\":1,\"version\":\"" STRATA_VERSION "\",\"role\":\"forward\",\"session\":\"" S32 "\",\"index\":0}",
+         "{\"protocol\":2,\"version\":\"" STRATA_VERSION "\",\"role\":\"forward\",\"session\":\"" S32 "\",\"index\":0}",
          "no session"},
     };
     (void)state;
@@ -270,9 +279,9 @@ static void test_neighbour_is_no_coordinator(void **state) {
     expect_text(&n, WIRE_REFUSED, "as a coordinator");
     client_close(&n);
     static const char *const wrong[] = {
-        "{\"protocol\":1,\"version\":\"" STRATA_VERSION "\",\"role\":\"return\",\"session\":\"" S32 "\",\"index\":0}",
-        "{\"protocol\":1,\"version\":\"" STRATA_VERSION "\",\"role\":\"forward\",\"session\":\"" S32 "\",\"index\":1}",
-        "{\"protocol\":1,\"version\":\"" STRATA_VERSION
+        "{\"protocol\":2,\"version\":\"" STRATA_VERSION "\",\"role\":\"return\",\"session\":\"" S32 "\",\"index\":0}",
+        "{\"protocol\":2,\"version\":\"" STRATA_VERSION "\",\"role\":\"forward\",\"session\":\"" S32 "\",\"index\":1}",
+        "{\"protocol\":2,\"version\":\"" STRATA_VERSION
         "\",\"role\":\"forward\",\"session\":\"ffffffffffffffffffffffffffffffff\",\"index\":0}",
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -348,7 +357,7 @@ static void test_request_faults(void **state) {
     struct client c;
     (void)state;
     ready_alone(&c);
-    tokens(&c, 1, 0, 3, WIRE_FLAG_SAMPLE);
+    tokens(&c, 1, 0, 3);
     expect_text(&c, WIRE_ERROR, "not begun");
     say_json(&c, WIRE_BEGIN, 2, "{}");
     expect_text(&c, WIRE_ERROR, "temperature");
@@ -356,21 +365,22 @@ static void test_request_faults(void **state) {
     say_json(&c, WIRE_BEGIN, 3, begin_text(32, 1));
     expect_text(&c, WIRE_ERROR, "does not fit");
     say_json(&c, WIRE_BEGIN, 4, begin_text(3, 1));
-    tokens(&c, 4, 1, 2, WIRE_FLAG_SAMPLE);
+    tokens(&c, 4, 1, 2);
     expect_text(&c, WIRE_ERROR, "position 1");
-    tokens(&c, 4, 0, 3, WIRE_FLAG_SAMPLE); /* of a request that has failed: dropped */
+    tokens(&c, 4, 0, 3); /* of a request that has failed: dropped */
     say_json(&c, WIRE_BEGIN, 5, begin_text(1, 1));
     int32_t bad = FAKE_VOCAB;
-    say(&c, (struct wire_frame){.type = WIRE_TOKENS, .seq = 5, .n_rows = 1, .payload = 4, .flags = WIRE_FLAG_SAMPLE},
-        &bad);
+    say(&c, (struct wire_frame){.type = WIRE_TOKENS, .seq = 5, .n_rows = 1, .payload = 4}, &bad);
     expect_text(&c, WIRE_ERROR, "vocabulary");
     say_json(&c, WIRE_BEGIN, 6, begin_text(3, 1));
-    tokens(&c, 6, 0, 3, WIRE_FLAG_SAMPLE);
-    expect(&c, WIRE_TOKEN);
-    assert_int_equal(c.f.seq, 6);
-    assert_int_equal(c.f.flags, WIRE_FLAG_FINAL);
+    tokens(&c, 6, 0, 3);
+    struct wire_token t = hear_token(&c);
+    assert_int_equal(t.seq, 6);
+    assert_int_equal(t.flags, WIRE_TOKEN_FINAL);
     /* A frame that no coordinator has is no fault of a request: it ends the session. */
-    say(&c, (struct wire_frame){.type = WIRE_TOKEN, .seq = 6, .pos = 4, .n_rows = 1, .payload = 4}, &bad);
+    uint8_t entry[WIRE_ROW_ENTRY];
+    wire_tokens_encode(&t, 1, entry);
+    say(&c, (struct wire_frame){.type = WIRE_TOKEN, .n_rows = 1, .payload = sizeof entry}, entry);
     expect_text(&c, WIRE_ERROR, "not for a coordinator");
     expect_end(&c);
     client_close(&c);
@@ -382,7 +392,7 @@ static void test_too_many_rows(void **state) {
     (void)state;
     ready_alone(&c);
     say_json(&c, WIRE_BEGIN, 1, begin_text(20, 1));
-    tokens(&c, 1, 0, 5, 0); /* refused by its header: nothing is read, the link ends */
+    tokens(&c, 1, 0, 5); /* refused by its header: nothing is read, the link ends */
     expect_end(&c);
     client_close(&c);
     still_works();
@@ -390,10 +400,11 @@ static void test_too_many_rows(void **state) {
 
 static void test_hidden_faults(void **state) {
     struct client boss, n;
-    float rows[4 * FAKE_EMBD] = {0};
-    struct wire_frame f = {
-        .type = WIRE_HIDDEN, .seq = 1, .n_rows = 2, .payload = 2 * FAKE_EMBD * 4, .flags = WIRE_FLAG_SAMPLE};
+    uint8_t rows[WIRE_ROW_ENTRY + 4 * FAKE_EMBD * 4] = {0};
+    static const struct wire_span span = {.seq = 1, .n_rows = 2, .flags = WIRE_SPAN_SAMPLE};
+    struct wire_frame f = {.type = WIRE_HIDDEN, .pos = 1, .n_rows = 2, .payload = WIRE_ROW_ENTRY + 2 * FAKE_EMBD * 4};
     (void)state;
+    wire_spans_encode(&span, 1, rows);
     client_open(&boss, boss_key);
     say_json(&boss, WIRE_HELLO, 0, hello);
     expect(&boss, WIRE_WELCOME);
@@ -401,7 +412,7 @@ static void test_hidden_faults(void **state) {
     expect(&boss, WIRE_LOADED);
     client_open(&n, neighbour_key);
     say_json(&n, WIRE_HELLO, 0,
-             "{\"protocol\":1,\"version\":\"" STRATA_VERSION "\",\"role\":\"forward\",\"session\":\"" S32
+             "{\"protocol\":2,\"version\":\"" STRATA_VERSION "\",\"role\":\"forward\",\"session\":\"" S32
              "\",\"index\":0}");
     expect(&n, WIRE_WELCOME);
     say(&n, f, rows);
@@ -454,7 +465,7 @@ static void test_cut_anywhere(void **state) {
         if (cut > 3) say_json(&c, WIRE_CONNECT, 0, "{}");
         if (cut > 4) {
             say_json(&c, WIRE_BEGIN, 1, begin_text(3, 20));
-            tokens(&c, 1, 0, 3, WIRE_FLAG_SAMPLE);
+            tokens(&c, 1, 0, 3);
         }
         client_close(&c);
         usleep(30000);

@@ -1,6 +1,7 @@
 /* Links over loopback: trust on both sides, deadlines, garbage, bounds, order of frames from several threads. */
 #include "base/clock.h"
 #include "wire/wire_link.h"
+#include "wire/wire_rows.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -23,6 +24,7 @@ struct end {
     bool trusts, opened, closed;
     struct strata_errmsg why;
     unsigned frames, out_of_order;
+    uint32_t next[3]; /* number of the next batch of each request */
     uint64_t bytes;
     bool echo, expect;
 };
@@ -52,11 +54,14 @@ static void on_frame(struct wire_link *l, void *ctx, const struct wire_frame *f,
     struct end *e = ctx;
     if (e->echo) wire_link_send(l, f, payload ? payload->data : NULL, 0, NULL);
     pthread_mutex_lock(&e->lock);
-    /* pos carries a running number per sender (seq); the payload starts with the same number. */
+    /* A batch has one span: the request is the sender, the position its running number, and so is the first row. */
     if (f->type == WIRE_HIDDEN) {
+        struct wire_span span[WIRE_MAX_SPANS];
         uint32_t number;
-        memcpy(&number, payload->data, 4);
-        if (number != f->pos) e->out_of_order++;
+        memcpy(&number, payload->data + WIRE_ROW_ENTRY, 4);
+        if (wire_spans_decode(f, payload->data, span, NULL) || span[0].seq >= 3 || span[0].pos != number ||
+            number != e->next[span[0].seq]++)
+            e->out_of_order++;
         e->bytes += f->payload;
     }
     e->frames++;
@@ -297,6 +302,11 @@ static void test_oversize(void **state) {
     free(big);
 }
 
+static void expect_4095_on_loop(void *ctx) {
+    (void)ctx;
+    wire_link_expect(server.link, 64, 4095);
+}
+
 static void test_unexpected_rows(void **state) {
     int32_t ids[4] = {0};
     struct wire_frame f = {.type = WIRE_TOKENS, .n_rows = 4, .payload = sizeof ids};
@@ -308,6 +318,46 @@ static void test_unexpected_rows(void **state) {
     assert_non_null(strstr(server.why.text, "rows"));
 }
 
+/* A batch with one span, as its receiver expects it, in front of and in `data`. */
+static struct wire_frame batch(uint32_t seq, uint32_t number, uint32_t n_rows, uint8_t *data) {
+    struct wire_span span = {.seq = seq, .pos = number, .n_rows = n_rows};
+    wire_spans_encode(&span, 1, data);
+    memcpy(data + WIRE_ROW_ENTRY, &number, 4);
+    return (struct wire_frame){
+        .type = WIRE_HIDDEN, .pos = 1, .n_rows = n_rows, .payload = WIRE_ROW_ENTRY + n_rows * 64 * 4};
+}
+
+/* More rows than were agreed on are refused by the header, whatever the frame's size. */
+static void test_too_many_rows(void **state) {
+    uint8_t *data = calloc(1, WIRE_ROW_ENTRY + 64 * 4 * 4096);
+    (void)state;
+    open_both();
+    wire_loop_call(loop, expect_4095_on_loop, NULL);
+    struct wire_frame f = batch(1, 0, 4095, data);
+    assert_int_equal(wire_link_send(client.link, &f, data, clock_now_ns() + CLOCK_NS_PER_S, NULL), 0);
+    WAIT(&server, server.frames == 1, 2000);
+    f = batch(1, 1, 4096, data);
+    wire_link_send(client.link, &f, data, clock_now_ns() + CLOCK_NS_PER_S, NULL);
+    WAIT(&server, server.closed, 2000);
+    assert_non_null(strstr(server.why.text, "4096 rows, at most 4095 were agreed on"));
+    assert_int_equal(server.frames, 1);
+    free(data);
+}
+
+/* Sampled tokens come to a coordinator, which expects rows of no kind. */
+static void test_sampled_tokens(void **state) {
+    const struct wire_token token[2] = {{1, 5, 7, 0}, {2, 6, 8, WIRE_TOKEN_FINAL}};
+    uint8_t data[2 * WIRE_ROW_ENTRY];
+    struct wire_frame f = {.type = WIRE_TOKEN, .n_rows = 2, .payload = sizeof data};
+    (void)state;
+    client.expect = false;
+    open_both();
+    wire_tokens_encode(token, 2, data);
+    assert_int_equal(wire_link_send(server.link, &f, data, 0, NULL), 0);
+    WAIT(&client, client.frames == 1, 2000);
+    assert_false(client.closed);
+}
+
 /* Two threads push frames of all sizes, far beyond what the socket holds: none is lost, torn or reordered. */
 struct pusher {
     uint32_t seq;
@@ -316,16 +366,13 @@ struct pusher {
 
 static void *push(void *arg) {
     struct pusher *p = arg;
-    float *rows = calloc(64 * 4096, sizeof *rows);
+    uint8_t *data = calloc(1, WIRE_ROW_ENTRY + 64 * 4 * 4096);
     for (uint32_t i = 0; i < p->n; i++) {
-        struct wire_frame f = {.type = WIRE_HIDDEN, .seq = p->seq, .pos = i};
-        f.n_rows = i % 7 == 0 ? 4096 : 1 + i % 90;
-        f.payload = f.n_rows * 64 * 4;
-        memcpy(rows, &i, 4);
+        struct wire_frame f = batch(p->seq, i, i % 7 == 0 ? 4096 : 1 + i % 90, data);
         struct strata_errmsg em;
-        if (wire_link_send(client.link, &f, rows, clock_now_ns() + 20 * CLOCK_NS_PER_S, &em)) break;
+        if (wire_link_send(client.link, &f, data, clock_now_ns() + 20 * CLOCK_NS_PER_S, &em)) break;
     }
-    free(rows);
+    free(data);
     return NULL;
 }
 
@@ -359,8 +406,8 @@ static void test_backpressure_deadline(void **state) {
     (void)state;
     open_both();
     wire_loop_call(loop, pause_on_loop, &yes);
-    float *rows = calloc(64 * 65536, sizeof *rows);
-    struct wire_frame f = {.type = WIRE_HIDDEN, .n_rows = 65536, .payload = 64 * 65536 * 4};
+    uint8_t *rows = calloc(1, WIRE_ROW_ENTRY + 64 * 4 * 65536);
+    struct wire_frame f = batch(1, 0, 65536, rows);
     strata_err rc = STRATA_OK;
     for (int i = 0; i < 20 && !rc; i++)
         rc = wire_link_send(client.link, &f, rows, clock_now_ns() + 200 * CLOCK_NS_PER_MS, &em);
@@ -411,6 +458,8 @@ int main(void) {
         T(test_no_certificate),
         T(test_oversize),
         T(test_unexpected_rows),
+        T(test_too_many_rows),
+        T(test_sampled_tokens),
         T(test_bulk),
         T(test_backpressure_deadline),
         T(test_dial_nobody),
