@@ -88,7 +88,7 @@ strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w,
  * backend that only measures, the bytes are counted and not looked at, and the tensors cannot be computed with. */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
 /* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
- * model_weights_finish, which asks the system for the file's pages. */
+ * model_weights_finish, which asks the system for the file's pages. With a backend that only measures, at none. */
 strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
