@@ -8,8 +8,8 @@
 
 #include "engine/engine_snapshot_format.h"
 #include "gguf/gguf_types.h"
+#include "model/model_numbers.h"
 
-#include <stdalign.h>
 #include <string.h>
 
 static strata_err bad(const struct engine_snapshot *s, const char *what, struct strata_errmsg *em) {
@@ -128,8 +128,6 @@ static strata_err check_sections(const struct engine_snapshot *s, struct strata_
 strata_err engine_snapshot_open(struct engine_snapshot *out, const void *data, size_t len, const char *name,
                                 struct strata_errmsg *em) {
     struct engine_snapshot s = {.name = name, .data = data, .len = len};
-    if ((uintptr_t)data % alignof(max_align_t) != 0)
-        return err_set(em, STRATA_EINTERNAL, "the bytes of a snapshot are not aligned");
     strata_err rc = check_start(&s, em);
     if (!rc) rc = read_counts(&s, em);
     if (!rc) rc = check_header_digest(&s, em);
@@ -166,7 +164,7 @@ strata_err engine_snapshot_check(const struct engine_snapshot *s, uint32_t i, st
     const uint8_t *rows = s->data + x.offset;
     for (int p = 0; p < MODEL_STATE_PLANES; p++) {
         size_t n = (size_t)(x.plane[p].row_bytes * (s->n_positions - x.plane[p].first));
-        if (n && !ggml_validate_row_data((enum ggml_type)x.plane[p].type, rows, n))
+        if (n && !model_numbers_finite(x.plane[p].type, rows, n))
             return err_set(em, STRATA_EFORMAT, "%s holds values of layer %u that are no numbers (NaN or infinite)",
                            s->name, (unsigned)x.layer);
         rows += n;

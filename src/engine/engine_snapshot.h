@@ -80,7 +80,7 @@ struct engine_snapshot_section {
     uint64_t offset, bytes; /* of the rows */
 };
 
-/* data must be aligned as malloc aligns. EFORMAT, EDIGEST or EUNSUPPORTED (another version) with the name. */
+/* EFORMAT, EDIGEST or EUNSUPPORTED (another version) with the name. */
 strata_err engine_snapshot_open(struct engine_snapshot *s, const void *data, size_t len, const char *name,
                                 struct strata_errmsg *em);
 /* Section i, below n_sections. */

@@ -64,6 +64,7 @@ static strata_err load_weights(struct model *m, const struct pkg_model *pkg, con
         rc = m->arch->load_layer(&ld, il, &m->weights.layer[il - m->range.first], em);
     if (!rc) rc = model_weights_finish(&ld, em);
     if (!rc) rc = model_weights_check_numbers(&ld, em);
+    if (!rc) rc = model_weights_repack(&ld, em);
     model_loader_deinit(&ld);
     return rc;
 }
@@ -101,6 +102,20 @@ strata_err model_init(struct model *out, const struct pkg_model *pkg, const stru
 out:
     if (rc) model_deinit(&m);
     return rc;
+}
+
+uint64_t model_token_bytes(const struct model *m) {
+    const struct model_weights *w = &m->weights;
+    uint64_t n = w->bytes;
+    if (w->token_embd && w->token_embd != w->output.w)
+        n -= ggml_nbytes(w->token_embd) - ggml_row_size(w->token_embd->type, w->token_embd->ne[0]);
+    for (uint32_t i = 0; i < m->range.end - m->range.first; i++) {
+        const struct model_layer *l = &w->layer[i];
+        const struct ggml_tensor *experts[] = {l->gate_exps.w, l->up_exps.w, l->down_exps.w, l->gate_up_exps.w};
+        for (size_t k = 0; k < sizeof experts / sizeof experts[0]; k++)
+            if (experts[k]) n -= ggml_nbytes(experts[k]) / m->hp.moe.n_expert * (m->hp.moe.n_expert - m->hp.moe.n_used);
+    }
+    return n;
 }
 
 void model_deinit(struct model *m) {

@@ -22,6 +22,7 @@ struct model_backend {
     ggml_backend_buffer_type_t buft;
     size_t alignment; /* that an address of a tensor must have */
     uint32_t n_threads;
+    bool keep_mapped; /* matrices stay as they are in the file; see model_repack.h. Set by the owner */
     /* Only to measure: tensors of weights and state get addresses, but nothing is read, mapped or taken for them. Set
      * by the caller after model_backend_init. */
     bool dry;

@@ -11,6 +11,7 @@
 
 #include "model/model_backend.h"
 #include "model/model_hparams.h"
+#include "model/model_repack.h"
 #include "package/pkg_model.h"
 
 #include <ggml.h>
@@ -59,8 +60,11 @@ struct model_weights {
     struct ggml_tensor *output_norm; /* last stage */
     struct model_linear output;      /* last stage; token_embd when tied */
     struct ggml_tensor *rope_freqs, *rope_long, *rope_short;
-    uint64_t bytes;        /* of all claimed tensors */
-    uint64_t copied_bytes; /* of these, copied for their alignment */
+    uint64_t bytes;          /* of all claimed tensors */
+    uint64_t copied_bytes;   /* of these, copied for their alignment */
+    uint64_t repacked_bytes; /* of these, copied in the kernels' order; see model_repack.h */
+    struct model_repack_item *repacked;
+    size_t n_repacked;
     /* Owned: */
     struct ggml_context *ctx;
     ggml_backend_buffer_t *buffers;
@@ -90,6 +94,8 @@ strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *e
 /* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
  * model_weights_finish, which asks the system for the file's pages. */
 strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em);
+/* Copies the matrices for which the processor's kernels have an order of their own; after the check. */
+strata_err model_weights_repack(struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
 /* The name of a tensor of a layer (MODEL_NO_LAYER: outside the layers) that holds NaN or infinite values, or NULL.

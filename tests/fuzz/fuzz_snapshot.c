@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct engine_snapshot s;
     struct strata_errmsg em;
     if (size == 0) return 0;
-    uint8_t *copy = malloc(size); /* aligned, and its own: reading beyond it is noticed */
+    uint8_t *copy = malloc(size); /* its own: reading beyond it is noticed */
     if (!copy) return 0;
     memcpy(copy, data + 1, size - 1);
     if (data[0] & 1) put_digests(copy, size - 1);
