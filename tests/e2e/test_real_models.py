@@ -132,6 +132,10 @@ class Perplexity(unittest.TestCase):
     def test_smollm2(self):
         self.recorded("smollm2", common.MODEL, MAX_PERPLEXITY)
 
+    @common.needs_gemma3
+    def test_gemma3(self):
+        self.recorded("gemma3", common.GEMMA3, MAX_PERPLEXITY)
+
     @common.needs_model
     def test_cache_types(self):
         """Two chunks with each other type of the cache: as llama.cpp with the same type."""
@@ -143,11 +147,12 @@ class Perplexity(unittest.TestCase):
                            MAX_PERPLEXITY if kernels(common.MODEL) == entry["backend"] else 3 * MAX_PERPLEXITY_OTHER_KERNELS)
 
     @unittest.skipUnless(golden.PEER, "PEER_RUN names no llama.cpp")
-    @common.needs_model
     def test_live(self):
-        got, want = measure(common.MODEL, CHUNKS)["running"], peer_running(common.MODEL, CHUNKS)
-        self.assertEqual(len(want), CHUNKS)
-        self.check("smollm2, live", got, want, MAX_PERPLEXITY)
+        for model in filter(None, (common.MODEL, common.GEMMA3)):
+            with self.subTest(model):
+                got, want = measure(model, CHUNKS)["running"], peer_running(model, CHUNKS)
+                self.assertEqual(len(want), CHUNKS)
+                self.check(f"{os.path.basename(model)}, live", got, want, MAX_PERPLEXITY)
 
 
 class Command(unittest.TestCase):
