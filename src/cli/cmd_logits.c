@@ -30,6 +30,7 @@ static const char usage[] =
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --prompt N        only the first N tokens are a prompt: the others are computed one by one, as decoding "
     "does\n"
+    "      --no-repack       leave the weights as they are in the file; products then round another way\n"
     "      --verify          check the digests of a package's parts while opening them\n" CLI_SIGNER_HELP
     "      --profile         time every operation, by kind, matrix and layer (on standard error, or in --json)\n"
     "      --json            print figures and errors as JSON\n"
@@ -51,7 +52,7 @@ struct options {
     enum engine_kv_type kv_type;
     uint32_t n_threads, n_batch;
     uint32_t n_prompt; /* 0: all tokens */
-    bool json, verify, profile;
+    bool json, verify, profile, no_repack;
     struct cli_signer signer;
     int32_t *tokens;
     uint32_t n_tokens;
@@ -80,7 +81,8 @@ static strata_err open_stage(const struct options *o, uint32_t first, uint32_t e
                                 .n_batch = o->n_batch,
                                 .n_threads = o->n_threads,
                                 .kv_type = o->kv_type,
-                                .profile = o->profile};
+                                .profile = o->profile,
+                                .keep_mapped = o->no_repack};
     strata_err rc = pkg_model_open(o->path, &po, &s->pkg, em);
     return rc ? rc : engine_new(s->pkg, &eo, &s->engine, em);
 }
@@ -186,7 +188,7 @@ static bool parse_cuts(char *text, struct options *o) {
     return true;
 }
 
-enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE, OPT_PROFILE, OPT_PROMPT };
+enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE, OPT_PROFILE, OPT_PROMPT, OPT_NO_REPACK };
 
 static const struct option long_options[] = {
     {"out", required_argument, NULL, 'o'},
@@ -199,6 +201,7 @@ static const struct option long_options[] = {
     {"verify", no_argument, NULL, OPT_VERIFY},
     {"require-signature", required_argument, NULL, OPT_SIGNATURE},
     {"profile", no_argument, NULL, OPT_PROFILE},
+    {"no-repack", no_argument, NULL, OPT_NO_REPACK},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -238,6 +241,7 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
             o->verify = true;
             break;
         case OPT_PROFILE: o->profile = true; break;
+        case OPT_NO_REPACK: o->no_repack = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }
