@@ -9,7 +9,7 @@
 #include "cli/cli_signer.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
-#include "wire/wire_frame.h"
+#include "wire/wire_rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,10 +96,10 @@ static strata_err chain_open(const struct options *o, struct chain *c, struct st
     }
     const struct engine_info *info = engine_info(c->stage[0].engine);
     c->hidden_bytes = (size_t)info->n_batch * info->n_embd * sizeof(float);
-    if (c->hidden_bytes > WIRE_FRAME_MAX_PAYLOAD)
+    if (c->hidden_bytes > WIRE_FRAME_MAX_PAYLOAD - WIRE_ROW_ENTRY)
         return err_set(em, STRATA_ELIMIT, "%u hidden states do not fit a frame; lower --batch",
                        (unsigned)info->n_batch);
-    c->frame = malloc(WIRE_FRAME_HEADER + c->hidden_bytes);
+    c->frame = malloc(WIRE_FRAME_HEADER + WIRE_ROW_ENTRY + c->hidden_bytes);
     c->hidden = malloc(c->hidden_bytes);
     return c->frame && c->hidden ? STRATA_OK : err_nomem(em, "the frames between stages");
 }
@@ -116,14 +116,20 @@ static void chain_close(struct chain *c) {
 /* Packs hidden states as the sender would, and unpacks them as the receiver would. */
 static strata_err hand_over(struct chain *c, uint32_t pos, uint32_t n_rows, uint32_t width, const float *rows,
                             const float **out, struct strata_errmsg *em) {
-    struct wire_frame f = {.type = WIRE_HIDDEN, .seq = 1, .pos = pos, .n_rows = n_rows, .payload = n_rows * width * 4};
+    const struct wire_span sent = {.seq = 1, .pos = pos, .n_rows = n_rows};
+    struct wire_span got[WIRE_MAX_SPANS];
+    struct wire_frame f = {
+        .type = WIRE_HIDDEN, .pos = 1, .n_rows = n_rows, .payload = WIRE_ROW_ENTRY + n_rows * width * 4};
+    uint8_t *table = c->frame + WIRE_FRAME_HEADER, *states = table + WIRE_ROW_ENTRY;
     wire_frame_encode(&f, c->frame);
-    memcpy(c->frame + WIRE_FRAME_HEADER, rows, f.payload);
+    wire_spans_encode(&sent, 1, table);
+    memcpy(states, rows, f.payload - WIRE_ROW_ENTRY);
     strata_err rc = wire_frame_decode(c->frame, width, &f, em);
+    if (!rc) rc = wire_spans_decode(&f, table, got, em);
     if (rc) return rc;
-    if (f.payload > c->hidden_bytes || f.pos != pos)
+    if (f.payload - WIRE_ROW_ENTRY > c->hidden_bytes || got[0].pos != pos || got[0].n_rows != n_rows)
         return err_set(em, STRATA_EINTERNAL, "a frame came out other than it went in");
-    memcpy(c->hidden, c->frame + WIRE_FRAME_HEADER, f.payload);
+    memcpy(c->hidden, states, f.payload - WIRE_ROW_ENTRY);
     *out = c->hidden;
     return STRATA_OK;
 }
