@@ -65,6 +65,7 @@ int cmd_verify_signature(const struct cli *cli, int argc, char **argv);
 int cmd_validate_glm_dsa_contract(const struct cli *cli, int argc, char **argv);
 int cmd_repair_glm_dsa_generation_policy(const struct cli *cli, int argc, char **argv);
 int cmd_run(const struct cli *cli, int argc, char **argv);
+int cmd_bench(const struct cli *cli, int argc, char **argv);
 int cmd_perplexity(const struct cli *cli, int argc, char **argv);
 int cmd_serve(const struct cli *cli, int argc, char **argv);
 int cmd_stage(const struct cli *cli, int argc, char **argv);

@@ -42,7 +42,7 @@ static const char usage[] =
     "Example:\n"
     "  strata perplexity model.gguf -f book.txt\n";
 
-enum { MAX_TEXT_BYTES = 64 << 20, LOGITS_BYTES = 64 << 20 };
+enum { MAX_TEXT_BYTES = 64 << 20, LOGITS_BYTES = 512 << 20 };
 
 struct options {
     const char *path, *file;

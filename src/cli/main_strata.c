@@ -30,6 +30,7 @@ static const struct cli_command commands[] = {
     {"tokenize", cmd_tokenize, "print the token ids of lines of text", false},
     {"logits", cmd_logits, "write raw logits of every position, uncut or over in-process stages", true},
     {"perplexity", cmd_perplexity, "measure how well a model predicts a text", true},
+    {"bench", cmd_bench, "measure how fast a model runs, and what memory it takes", true},
 };
 
 int main(int argc, char **argv) {

@@ -104,6 +104,8 @@ static void describe(struct engine *e) {
     i->n_threads = e->backend.n_threads;
     i->weight_bytes = m->weights.bytes;
     i->copied_bytes = m->weights.copied_bytes;
+    i->repacked_bytes = m->weights.repacked_bytes;
+    i->token_bytes = model_token_bytes(m);
     i->kv_bytes = e->state.pool_bytes;
     i->scratch_bytes = scratch_of(e);
     model_backend_describe(&e->backend, i->backend, sizeof i->backend);
@@ -167,8 +169,11 @@ strata_err engine_new(const struct pkg_model *m, const struct engine_options *op
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
     strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->n_threads, em);
+    e->backend.keep_mapped = opt->keep_mapped;
     if (!rc) rc = measure(&e->backend, m, opt, &want, em);
     if (!rc) rc = engine_info_fits(&want, opt->over_memory, model_backend_memory_available(), em);
+    /* What was decided for want of memory must not be decided otherwise when it is done. */
+    if (!rc && want.repacked_bytes == 0) e->backend.keep_mapped = true;
     if (!rc) rc = prepare(e, m, opt, em);
     if (!rc)
         rc =
@@ -292,12 +297,24 @@ static strata_err compute(struct engine *e, struct engine_graph *g, const struct
                    "computing a batch of %u tokens failed: %s", (unsigned)g->b.n_tokens, ggml_status_to_string(status));
 }
 
-/* A sum is finite only if all its terms are; that they cancel to a finite sum cannot happen with infinities. */
+/*
+ * Infinite numbers and NaNs have an exponent of ones, to which one more overflows into the sign. Two at a time, and in
+ * two chains: a model's logits are several hundred thousand numbers for each token.
+ */
 static bool all_finite(const struct ggml_tensor *t) {
+    const uint64_t exponents = 0x7f8000007f800000u, one = 0x0080000000800000u, signs = 0x8000000080000000u;
     const float *x = ggml_get_data_f32(t);
-    double sum = 0;
-    for (int64_t i = 0, n = ggml_nelements(t); i < n; i++) sum += (double)x[i] * 0.0;
-    return isfinite(sum);
+    uint64_t a = 0, b = 0;
+    int64_t i = 0, n = ggml_nelements(t);
+    for (; i + 4 <= n; i += 4) {
+        uint64_t pair[2];
+        memcpy(pair, x + i, sizeof pair);
+        a |= (pair[0] & exponents) + one;
+        b |= (pair[1] & exponents) + one;
+    }
+    for (; i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return ((a | b) & signs) == 0;
 }
 
 /* See struct model_build. */

@@ -33,6 +33,7 @@ struct engine_options {
     uint32_t max_logits; /* most rows of logits from one run of the last stage; 0: n_batch. 1 saves scratch memory */
     uint32_t n_threads;  /* 0: all cores */
     enum engine_kv_type kv_type;
+    bool keep_mapped;        /* matrices stay in the file's pages: less private memory, slower products */
     const char *backend_dir; /* folder with ggml's backends; NULL: the one Strata was built with */
     bool profile;            /* time every operation: slower; see engine_profile */
     bool over_memory; /* load even weights that do not fit the memory: they are read from the disk over and over */
@@ -45,10 +46,12 @@ struct engine_info {
     struct pkg_range range;
     bool is_first, is_last;
     uint32_t n_embd, n_vocab, n_ctx, n_ctx_train, n_seq, n_pool, n_batch, n_threads;
-    uint64_t weight_bytes;  /* tensors of this range, mapped or copied */
-    uint64_t copied_bytes;  /* of these, copied because their place in the file is not aligned */
-    uint64_t kv_bytes;      /* state of all sequences when n_pool positions are used */
-    uint64_t scratch_bytes; /* compute buffers, and where inputs are made ready for them */
+    uint64_t weight_bytes;   /* tensors of this range, mapped or copied */
+    uint64_t copied_bytes;   /* of these, copied because their place in the file is not aligned */
+    uint64_t repacked_bytes; /* of these, copied in the order that the processor's kernels like best */
+    uint64_t token_bytes;    /* of the weights, read to compute one token: of experts only those that it uses */
+    uint64_t kv_bytes;       /* state of all sequences when n_pool positions are used */
+    uint64_t scratch_bytes;  /* compute buffers, and where inputs are made ready for them */
     /* The device and the instruction sets that its kernels were built for, such as "CPU AVX2=1 FMA=1": processors for
      * which this text is the same round the same way. */
     char backend[256];

@@ -63,7 +63,7 @@ strata_err engine_profile_new(const struct model_backend *backend, struct engine
         engine_profile_free(p);
         return rc;
     }
-    p->read_rate = engine_profile_read_rate(backend->n_threads);
+    p->read_rate = engine_profile_read_rate(backend->n_threads, 0);
     *out = p;
     return STRATA_OK;
 }

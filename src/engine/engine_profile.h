@@ -63,7 +63,11 @@ void engine_profile_print(struct engine_profile *p, const char *title, FILE *out
 /* The same numbers; NULL without memory. Sorts the rows. */
 json_t *engine_profile_json(struct engine_profile *p);
 
-/* Bytes that `threads` threads together read from main memory in a second; 0 when there is no memory to try it with. */
-double engine_profile_read_rate(unsigned threads);
+/*
+ * Bytes that `threads` threads together read in a second from a block of `bytes` (0: one that no cache holds), over and
+ * over; 0 when there is no memory to try it with. With the bytes that a computation reads each time, caches help both
+ * alike.
+ */
+double engine_profile_read_rate(unsigned threads, uint64_t bytes);
 
 #endif

@@ -103,6 +103,20 @@ out:
     return rc;
 }
 
+uint64_t model_token_bytes(const struct model *m) {
+    const struct model_weights *w = &m->weights;
+    uint64_t n = w->bytes;
+    if (w->token_embd && w->token_embd != w->output.w)
+        n -= ggml_nbytes(w->token_embd) - ggml_row_size(w->token_embd->type, w->token_embd->ne[0]);
+    for (uint32_t i = 0; i < m->range.end - m->range.first; i++) {
+        const struct model_layer *l = &w->layer[i];
+        const struct ggml_tensor *experts[] = {l->gate_exps.w, l->up_exps.w, l->down_exps.w, l->gate_up_exps.w};
+        for (size_t k = 0; k < sizeof experts / sizeof experts[0]; k++)
+            if (experts[k]) n -= ggml_nbytes(experts[k]) / m->hp.moe.n_expert * (m->hp.moe.n_expert - m->hp.moe.n_used);
+    }
+    return n;
+}
+
 void model_deinit(struct model *m) {
     model_weights_deinit(&m->weights);
     model_hparams_deinit(&m->hp);

@@ -21,6 +21,9 @@ strata_err model_init(struct model *m, const struct pkg_model *pkg, const struct
                       struct strata_errmsg *em);
 void model_deinit(struct model *m);
 
+/* Bytes of the weights that computing one token reads: of experts only those that it uses, of the embedding a row. */
+uint64_t model_token_bytes(const struct model *m);
+
 /* Upper bounds for a graph of this range with n_spans sequences: tensors (nodes, inputs and views), and nodes. */
 size_t model_graph_tensors(const struct model *m, uint32_t n_spans);
 size_t model_graph_nodes(const struct model *m, uint32_t n_spans);

@@ -25,6 +25,7 @@ struct model_backend {
     /* Only to measure: tensors of weights and state get addresses, but nothing is read, mapped or taken for them. Set
      * by the caller after model_backend_init. */
     bool dry;
+    bool keep_mapped; /* matrices stay as they are in the file; see model_repack.h. Set by the owner */
 };
 
 /*

@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "model/model_numbers.h"
+#include "model/model_repack.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,8 @@ struct model_placed {
     struct ggml_tensor *tensor; /* NULL: claimed, not used */
     const uint8_t *data;
     size_t bytes;
-    bool joined; /* a second view of tensors that are listed on their own */
+    bool joined;                     /* a second view of tensors that are listed on their own */
+    ggml_backend_buffer_type_t buft; /* kept there in another order of its rows; NULL: as it is in the file */
 };
 
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
@@ -54,6 +56,7 @@ void model_loader_deinit(struct model_loader *ld) {
 void model_weights_deinit(struct model_weights *w) {
     for (size_t i = 0; i < w->n_buffers; i++) ggml_backend_buffer_free(w->buffers[i]);
     free(w->buffers);
+    free(w->repacked);
     if (w->ctx) ggml_free(w->ctx);
     free(w->layer);
     *w = (struct model_weights){.ctx = NULL};
@@ -100,8 +103,8 @@ static strata_err find(const struct model_loader *ld, const char *name, uint64_t
 }
 
 /* Notes a checked tensor and gives it its ggml twin. */
-static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, struct ggml_tensor **out,
-                        struct strata_errmsg *em) {
+static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, enum model_product product,
+                        struct ggml_tensor **out, struct strata_errmsg *em) {
     for (size_t i = 0; i < ld->n_placed; i++)
         if (ld->placed[i].data == t->data && strcmp(ld->placed[i].name, t->name) == 0 && ld->placed[i].tensor) {
             if (out) *out = ld->placed[i].tensor; /* token_embd as the output of a tied model */
@@ -118,8 +121,11 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
                            ggml_nbytes(g), (unsigned long long)t->bytes);
         ggml_set_name(g, t->name);
     }
-    ld->placed[ld->n_placed++] =
-        (struct model_placed){.name = t->name, .tensor = g, .data = t->data, .bytes = (size_t)t->bytes};
+    ld->placed[ld->n_placed++] = (struct model_placed){.name = t->name,
+                                                       .tensor = g,
+                                                       .data = t->data,
+                                                       .bytes = (size_t)t->bytes,
+                                                       .buft = g ? model_repack_type(ld->backend, g, product) : NULL};
     if (out) *out = g;
     return STRATA_OK;
 }
@@ -132,7 +138,7 @@ static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t 
     if (t->type != GGUF_TENSOR_F32)
         return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
                        gguf_types_tensor_name(t->type));
-    return place(ld, t, use, out, em);
+    return place(ld, t, use, MODEL_PRODUCT_NONE, out, em);
 }
 
 strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n, bool required,
@@ -151,7 +157,8 @@ strata_err model_weights_table(struct model_loader *ld, uint32_t layer, const ch
 
 /* A matrix, or a stack of them, of a type that can be multiplied with (rows: and looked up in by row). */
 static strata_err claim_matrix(struct model_loader *ld, const char *name, const uint64_t ne[3], bool rows,
-                               bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
+                               enum model_product product, bool required, struct ggml_tensor **out,
+                               struct strata_errmsg *em) {
     const struct gguf_tensor *t;
     strata_err rc = find(ld, name, ne[0], ne[1], ne[2], required, &t, em);
     if (rc || !t) return rc;
@@ -161,7 +168,7 @@ static strata_err claim_matrix(struct model_loader *ld, const char *name, const 
                        "tensor %s has the type %s, which ggml's CPU backend cannot compute with; quantize the model to "
                        "another type",
                        name, gguf_types_tensor_name(t->type));
-    return place(ld, t, true, out, em);
+    return place(ld, t, true, product, out, em);
 }
 
 strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -169,14 +176,17 @@ strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const c
                                 struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
-    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1}, rows, required, out, em);
+    /* Embeddings are looked up in on the first stage; on the last one they must be multiplied with the same way. */
+    bool only_products = !rows && strcmp(full, "token_embd.weight") != 0;
+    enum model_product product = only_products ? MODEL_PRODUCT_MATRIX : MODEL_PRODUCT_NONE;
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1}, rows, product, required, out, em);
 }
 
 strata_err model_weights_stack(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in, uint64_t n_out,
                                uint64_t n, bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
-    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, false, required, out, em);
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, false, MODEL_PRODUCT_NONE, required, out, em);
 }
 
 strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -185,7 +195,8 @@ strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const 
     char full[NAME_MAX_LEN];
     struct model_linear l = {.w = NULL};
     full_name(full, layer, name, ".weight");
-    strata_err rc = claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, false, required, &l.w, em);
+    strata_err rc = claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, false, MODEL_PRODUCT_EXPERTS,
+                                 required, &l.w, em);
     if (rc || !l.w) return rc;
     full_name(full, layer, name, ".bias");
     rc = claim_f32(ld, full, n_out, n_expert, false, true, &l.b, em);
@@ -222,7 +233,7 @@ strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const c
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
     const struct gguf_tensor *t = pkg_model_find(ld->pkg, full);
-    return t ? place(ld, t, false, NULL, em) : STRATA_OK;
+    return t ? place(ld, t, false, MODEL_PRODUCT_NONE, NULL, em) : STRATA_OK;
 }
 
 static const struct model_placed *placed_of(const struct model_loader *ld, const struct ggml_tensor *tensor) {
@@ -256,7 +267,11 @@ const char *model_weights_damaged(const struct model_weights *w, uint32_t layer)
     for (struct ggml_tensor *t = ggml_get_first_tensor(w->ctx); t; t = ggml_get_next_tensor(w->ctx, t)) {
         bool in_layer = strncmp(t->name, "blk.", 4) == 0;
         if (in_layer != (layer != MODEL_NO_LAYER) || strncmp(t->name, prefix, strlen(prefix)) != 0) continue;
-        if (t->data && !model_numbers_finite(t->type, t->data, ggml_nbytes(t))) return t->name;
+        const void *data = t->data;
+        for (size_t i = 0; i < w->n_repacked; i++)
+            if (w->repacked[i].tensor == t) data = w->repacked[i].data;
+        if (data && t->name[strlen(t->name) - 1] != '+' && !model_numbers_finite(t->type, data, ggml_nbytes(t)))
+            return t->name;
     }
     return NULL;
 }
@@ -265,17 +280,24 @@ static bool aligned(const struct model_loader *ld, const uint8_t *data) {
     return (uintptr_t)data % ld->backend->alignment == 0;
 }
 
+/* In groups of rows, one matrix is packed as a part of a longer one would be. */
+static bool same_size(const struct model_placed *p) {
+    return ggml_backend_buft_get_alloc_size(p->buft, p->tensor) == p->bytes &&
+           p->bytes % ggml_backend_buft_get_alignment(p->buft) == 0;
+}
+
 struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
                                        const struct model_linear *b) {
     if (!a->w || !b->w || a->b || b->b || a->scale || b->scale) return NULL;
     if (a->w->type != b->w->type || a->w->ne[0] != b->w->ne[0]) return NULL;
     const struct model_placed *pa = placed_of(ld, a->w), *pb = placed_of(ld, b->w);
     if (!pa || !pb || pa->data + pa->bytes != pb->data || !aligned(ld, pa->data) || !aligned(ld, pb->data)) return NULL;
-    if (ld->n_placed == ld->cap_placed) return NULL;
+    if (ld->n_placed == ld->cap_placed || pa->buft != pb->buft || (pa->buft && !same_size(pa))) return NULL;
+    ggml_backend_buffer_type_t buft = pa->buft;
     struct ggml_tensor *g = ggml_new_tensor_2d(ld->weights->ctx, a->w->type, a->w->ne[0], a->w->ne[1] + b->w->ne[1]);
     ggml_format_name(g, "%s+", pa->name);
     ld->placed[ld->n_placed++] = (struct model_placed){
-        .name = pa->name, .tensor = g, .data = pa->data, .bytes = pa->bytes + pb->bytes, .joined = true};
+        .name = pa->name, .tensor = g, .data = pa->data, .bytes = pa->bytes + pb->bytes, .joined = true, .buft = buft};
     return g;
 }
 
@@ -329,6 +351,23 @@ static void read_ahead(void *at, size_t size) {
     madvise(at, size, MADV_WILLNEED);
 }
 
+/* What will be repacked is read once, by several threads; the rest of a span is kept. */
+static void read_ahead_span(struct model_loader *ld, size_t begin, size_t end) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = begin, k; i < end; i = k) {
+        uintptr_t first = (uintptr_t)ld->placed[i].data & ~(page - 1), last = first;
+        bool repack = ld->placed[i].buft != NULL;
+        for (k = i; k < end && (ld->placed[k].buft != NULL) == repack; k++) {
+            uintptr_t stop = (uintptr_t)ld->placed[k].data + ld->placed[k].bytes;
+            if (stop > last) last = stop;
+        }
+        if (repack)
+            madvise((void *)first, last - first, MADV_WILLNEED);
+        else
+            read_ahead((void *)first, last - first);
+    }
+}
+
 /* Wraps the mapped pages from the first to the last of placed[begin..end) and puts the aligned tensors there. */
 static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, struct strata_errmsg *em) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -338,25 +377,29 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
         if (stop > last) last = stop;
     }
     size_t size = last - first;
-    read_ahead((void *)first, size);
+    read_ahead_span(ld, begin, end);
     strata_err rc =
         add_buffer(ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->dev, (void *)first, size, size), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
     for (size_t i = begin; i < end; i++) {
         struct model_placed *p = &ld->placed[i];
-        if (!p->tensor || !aligned(ld, p->data)) continue;
+        if (!p->tensor || p->buft || !aligned(ld, p->data)) continue;
         if (ggml_backend_tensor_alloc(buffer, p->tensor, (void *)(uintptr_t)p->data) != GGML_STATUS_SUCCESS)
             return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
     }
     return STRATA_OK;
 }
 
+static bool to_copy(const struct model_loader *ld, const struct model_placed *p) {
+    return p->tensor && !p->buft && !aligned(ld, p->data);
+}
+
 /* Copies the tensors whose place in the file ggml cannot use into one buffer of our own. */
 static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *em) {
     size_t align = ld->backend->alignment, total = 0;
     for (size_t i = 0; i < ld->n_placed; i++)
-        if (ld->placed[i].tensor && !aligned(ld, ld->placed[i].data)) total += GGML_PAD(ld->placed[i].bytes, align);
+        if (to_copy(ld, &ld->placed[i])) total += GGML_PAD(ld->placed[i].bytes, align);
     if (total == 0) return STRATA_OK;
     strata_err rc = add_buffer(ld->weights, ggml_backend_buft_alloc_buffer(ld->backend->buft, total), em);
     if (rc) return rc;
@@ -364,7 +407,7 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
     char *at = ggml_backend_buffer_get_base(buffer);
     for (size_t i = 0; i < ld->n_placed; i++) {
         struct model_placed *p = &ld->placed[i];
-        if (!p->tensor || aligned(ld, p->data)) continue;
+        if (!to_copy(ld, p)) continue;
         if (ggml_backend_tensor_alloc(buffer, p->tensor, at) != GGML_STATUS_SUCCESS)
             return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
         ggml_backend_tensor_set(p->tensor, p->data, 0, p->bytes);
@@ -373,13 +416,80 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
     return STRATA_OK;
 }
 
+/* ---- repacked matrices ---- */
+
+static size_t padded_size(const struct model_placed *p) {
+    size_t align = ggml_backend_buft_get_alignment(p->buft);
+    return GGML_PAD(ggml_backend_buft_get_alloc_size(p->buft, p->tensor), align);
+}
+
+/* Where memory is short, matrices stay in the file's pages, which the system can drop and read again. */
+static void choose_repacking(struct model_loader *ld) {
+    uint64_t total = 0, available = model_backend_memory_available();
+    for (size_t i = 0; i < ld->n_placed; i++)
+        if (ld->placed[i].buft && !ld->placed[i].joined) total += padded_size(&ld->placed[i]);
+    for (size_t i = 0; total > available / 4 * 3 && i < ld->n_placed; i++) ld->placed[i].buft = NULL;
+}
+
+/* Gives the matrices of one buffer type, from placed[first] on, their places; joined ones lie over their parts. */
+static strata_err place_repacked(struct model_loader *ld, size_t first, struct strata_errmsg *em) {
+    ggml_backend_buffer_type_t buft = ld->placed[first].buft;
+    size_t total = 0;
+    for (size_t i = first; i < ld->n_placed; i++)
+        if (ld->placed[i].buft == buft && !ld->placed[i].joined) total += padded_size(&ld->placed[i]);
+    strata_err rc = add_buffer(ld->weights, ggml_backend_buft_alloc_buffer(buft, total), em);
+    if (rc) return rc;
+    ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
+    char *at = ggml_backend_buffer_get_base(buffer);
+    for (int joined = 0; joined < 2; joined++)
+        for (size_t i = first; i < ld->n_placed; i++) {
+            struct model_placed *p = &ld->placed[i];
+            if (p->buft != buft || p->joined != joined) continue;
+            char *place = at;
+            for (size_t k = first; joined && k < ld->n_placed; k++)
+                if (!ld->placed[k].joined && ld->placed[k].data == p->data) place = ld->placed[k].tensor->data;
+            if (ggml_backend_tensor_alloc(buffer, p->tensor, place) != GGML_STATUS_SUCCESS)
+                return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
+            if (joined) continue;
+            at += padded_size(p);
+            ld->weights->repacked[ld->weights->n_repacked++] =
+                (struct model_repack_item){.tensor = p->tensor, .data = p->data};
+        }
+    return STRATA_OK;
+}
+
+/* The file's pages of what was repacked are not needed any more: they may leave this process. */
+static void drop_pages(const struct model_weights *w) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < w->n_repacked; i++) {
+        uintptr_t from = (uintptr_t)w->repacked[i].data, end = from + ggml_nbytes(w->repacked[i].tensor);
+        from = (from + page - 1) & ~(page - 1);
+        end &= ~(page - 1);
+        if (from < end) madvise((void *)from, end - from, MADV_DONTNEED);
+    }
+}
+
+/* The placed tensors are sorted by address. */
+static strata_err repack(struct model_loader *ld, struct strata_errmsg *em) {
+    struct model_weights *w = ld->weights;
+    strata_err rc = STRATA_OK;
+    w->repacked = calloc(ld->n_placed ? ld->n_placed : 1, sizeof *w->repacked);
+    if (!w->repacked) return err_nomem(em, "the table of weights");
+    for (size_t i = 0; i < ld->n_placed && !rc; i++)
+        if (ld->placed[i].buft && !ld->placed[i].tensor->buffer) rc = place_repacked(ld, i, em);
+    if (!rc) rc = model_repack_run(ld->backend, w->repacked, w->n_repacked, em);
+    if (!rc) drop_pages(w);
+    return rc;
+}
+
 /* What the range's weights take; only to measure, their places in the file stand for those that they would have. */
 static void count(struct model_loader *ld) {
     for (size_t i = 0; i < ld->n_placed; i++) {
         const struct model_placed *p = &ld->placed[i];
         if (!p->tensor) continue;
         if (!p->joined) ld->weights->bytes += p->bytes;
-        if (!aligned(ld, p->data)) ld->weights->copied_bytes += p->bytes;
+        if (to_copy(ld, p)) ld->weights->copied_bytes += p->bytes;
+        if (p->buft && !p->joined) ld->weights->repacked_bytes += p->bytes;
         if (ld->backend->dry) p->tensor->data = (void *)(uintptr_t)p->data;
     }
 }
@@ -387,6 +497,7 @@ static void count(struct model_loader *ld) {
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
     strata_err rc = check_all_claimed(ld, em);
     if (rc) return rc;
+    choose_repacking(ld);
     count(ld);
     if (ld->backend->dry) return STRATA_OK;
     qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_address);
@@ -399,5 +510,6 @@ strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *e
         if (rc) return rc;
         begin = i + 1;
     }
-    return copy_unaligned(ld, em);
+    rc = copy_unaligned(ld, em);
+    return rc ? rc : repack(ld, em);
 }

@@ -11,6 +11,7 @@
 
 #include "model/model_backend.h"
 #include "model/model_hparams.h"
+#include "model/model_repack.h"
 #include "package/pkg_model.h"
 
 #include <ggml.h>
@@ -59,8 +60,11 @@ struct model_weights {
     struct ggml_tensor *output_norm; /* last stage */
     struct model_linear output;      /* last stage; token_embd when tied */
     struct ggml_tensor *rope_freqs, *rope_long, *rope_short;
-    uint64_t bytes;        /* of all claimed tensors */
-    uint64_t copied_bytes; /* of these, copied for their alignment */
+    uint64_t bytes;          /* of all claimed tensors */
+    uint64_t copied_bytes;   /* of these, copied for their alignment */
+    uint64_t repacked_bytes; /* of these, copied in the kernels' order; see model_repack.h */
+    struct model_repack_item *repacked;
+    size_t n_repacked;
     /* Owned: */
     struct ggml_context *ctx;
     ggml_backend_buffer_t *buffers;

@@ -1,6 +1,7 @@
 """strata tokenize: the command itself. That the ids are right is shown by tests/unit/text/test_golden.c on a whole corpus."""
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -98,6 +99,24 @@ class Tokenize(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, b""), pre)
             self.assertEqual(done.stdout.count(b"\n"), 1)
             self.assertGreater(len(done.stdout), 100000, pre)
+
+    def test_ten_megabytes_of_one_kind(self):
+        """Every kind of engine: matchers of our own, PCRE2 with its limits, SentencePiece. Processor time a byte stays."""
+        def ns_per_byte(model, data):
+            done = subprocess.run([os.path.join(common.BUILD, "tools", "vocab_ids"), model, "--no-specials", "--time"], input=data,
+                                  capture_output=True, timeout=300, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = re.search(r"bytes=(\d+) ids=(\d+) seconds=([0-9.]+)", done.stderr.decode())
+            self.assertEqual(int(found[1]), len(data))
+            self.assertGreater(int(found[2]), 1000)
+            return float(found[3]) / len(data) * 1e9
+        for pre, unit in (("llama-bpe", "a"), ("gpt-4o", " "), ("deepseek-v3", "!"), ("deepseek-llm", "7"), ("bloom", "\u4e2d"),
+                          ("exaone-moe", "a b "), (None, "a"), (None, "\u4e2d")):
+            model = vocabulary("bpe-vocab.txt", "--pre", pre) if pre else vocabulary("spm-vocab.txt")
+            text = unit.encode() * (10_000_000 // len(unit.encode()))
+            short, long = ns_per_byte(model, text[:len(text) // 8 // 12 * 12]), ns_per_byte(model, text)
+            print(f"{pre or 'SentencePiece'}, {unit!r}: {short:.0f} ns a byte, {long:.0f} for 10 MB")
+            self.assertLess(long, 3 * short + 20)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,9 @@ static const char help[] =
     "  --bias              biases on q, k, v, attention output and feed-forward\n"
     "  --scales            a per-tensor factor beside every product\n"
     "  --rope-freqs        write rope_freqs.weight\n"
+    "  --embd-type T       type of the embeddings and the output, as --type\n"
+    "  --vocab-size N      fill the built-in vocabulary up to N tokens\n"
+    "  --repeat            matrices repeat their first rows: gigabytes in seconds, for speed tests\n"
     "  --alignment N       alignment of tensor data, a power of two (32)\n"
     "  --name TEXT         general.name (\"Strata Tiny\")\n"
     "\n"
@@ -81,7 +84,8 @@ static strata_err add_factors(struct mk_model *m, const char *name, double top, 
 static strata_err add_tensors(struct mk_model *m, const struct mk_arch *arch, struct strata_errmsg *em) {
     const struct mk_options *o = &m->opt;
     double dev = 1 / sqrt((double)o->embd);
-    strata_err rc = mk_matrix(m, MK_NO_LAYER, "token_embd.weight", o->type, o->embd, m->n_vocab, 1, dev, em);
+    uint32_t ends = o->embd_type < 0 ? o->type : (uint32_t)o->embd_type;
+    strata_err rc = mk_matrix(m, MK_NO_LAYER, "token_embd.weight", ends, o->embd, m->n_vocab, 1, dev, em);
     if (!rc && o->rope_freqs) rc = add_factors(m, "rope_freqs.weight", 8, em);
     if (!rc && o->rope && strncmp(o->rope, "longrope", 8) == 0) {
         rc = add_factors(m, "rope_factors_long.weight", 16, em);
@@ -90,7 +94,7 @@ static strata_err add_tensors(struct mk_model *m, const struct mk_arch *arch, st
     for (uint32_t i = 0; i < o->layers + o->nextn && !rc; i++) rc = arch->block(m, (int)i, em);
     const char *output_norm = arch->output_norm ? arch->output_norm : "output_norm.weight";
     if (!rc) rc = mk_norm(m, MK_NO_LAYER, output_norm, o->embd, em);
-    if (!rc && !o->tied) rc = mk_matrix(m, MK_NO_LAYER, "output.weight", o->type, o->embd, m->n_vocab, 1, dev, em);
+    if (!rc && !o->tied) rc = mk_matrix(m, MK_NO_LAYER, "output.weight", ends, o->embd, m->n_vocab, 1, dev, em);
     return rc;
 }
 
@@ -188,16 +192,18 @@ static const struct {
     FIELD("window", window),
     FIELD("ctx", ctx),
     FIELD("alignment", alignment),
+    FIELD("vocab-size", vocab_size),
 #undef FIELD
 };
 
 enum { N_NUMBERS = sizeof numbers / sizeof numbers[0], FIRST_NUMBER = 256 };
 
 static const struct option other_options[] = {
-    {"out", 1, NULL, 'o'},        {"arch", 1, NULL, 'A'},  {"seed", 1, NULL, 's'},     {"type", 1, NULL, 't'},
-    {"rope", 1, NULL, 'R'},       {"vocab", 1, NULL, 'v'}, {"tied", 0, NULL, 'T'},     {"vocab-mode", 1, NULL, 'm'},
-    {"bias", 0, NULL, 'b'},       {"name", 1, NULL, 'n'},  {"variant", 1, NULL, 'V'},  {"scales", 0, NULL, 'S'},
-    {"rope-freqs", 0, NULL, 'r'}, {"help", 0, NULL, 'H'},  {"quantize", 1, NULL, 'q'},
+    {"out", 1, NULL, 'o'},        {"arch", 1, NULL, 'A'},      {"seed", 1, NULL, 's'},    {"type", 1, NULL, 't'},
+    {"rope", 1, NULL, 'R'},       {"vocab", 1, NULL, 'v'},     {"tied", 0, NULL, 'T'},    {"vocab-mode", 1, NULL, 'm'},
+    {"bias", 0, NULL, 'b'},       {"name", 1, NULL, 'n'},      {"variant", 1, NULL, 'V'}, {"scales", 0, NULL, 'S'},
+    {"rope-freqs", 0, NULL, 'r'}, {"embd-type", 1, NULL, 'e'}, {"repeat", 0, NULL, 'p'},  {"help", 0, NULL, 'H'},
+    {"quantize", 1, NULL, 'q'},
 };
 
 enum { N_OTHER = sizeof other_options / sizeof other_options[0] };
@@ -218,6 +224,8 @@ static bool set_option(struct mk_options *o, int opt) {
     case 'b': o->bias = true; return true;
     case 'S': o->scales = true; return true;
     case 'r': o->rope_freqs = true; return true;
+    case 'p': o->repeat = true; return true;
+    case 'e': o->embd_type = gguf_types_tensor_id(optarg); return o->embd_type >= 0;
     case 'm': o->spm = strcmp(optarg, "spm") == 0; return o->spm || strcmp(optarg, "bpe") == 0;
     case 't':
         type = gguf_types_tensor_id(optarg);
@@ -272,7 +280,8 @@ int main(int argc, char **argv) {
                                         .kv_heads = 2,
                                         .ff = 192,
                                         .ctx = 2048,
-                                        .alignment = 32}};
+                                        .alignment = 32,
+                                        .embd_type = -1}};
     const struct mk_arch *arch;
     struct strata_errmsg em;
     int status = parse(argc, argv, &m.opt, &arch);

@@ -25,7 +25,10 @@ struct mk_options {
     uint32_t layers, embd, heads, kv_heads, head_dim, n_rot, ff, ctx, window, alignment, type;
     uint32_t experts, experts_used, expert_ff, shared, dense_layers, nextn;
     uint32_t groups, groups_used, q_rank, kv_rank;
+    uint32_t vocab_size; /* at least so many tokens; 0: no more than the built-in vocabulary has */
+    int embd_type;       /* of token_embd and output; -1: as the others */
     bool spm, tied, bias, scales, rope_freqs;
+    bool repeat; /* a matrix repeats its first rows: fast to make, for big models whose numbers do not matter */
 };
 
 struct mk_model {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_MAX = 128 };
+enum { KEY_MAX = 128, REPEAT_VALUES = 1 << 19 /* values of a matrix before they are repeated */ };
 
 static const char *key_of(char key[KEY_MAX], const struct mk_model *m, const char *name) {
     snprintf(key, KEY_MAX, "%s.%s", m->opt.arch, name);
@@ -58,13 +58,17 @@ static strata_err add(struct mk_model *m, int il, const char *name, uint32_t typ
         snprintf(m->name[m->n], sizeof m->name[0], "blk.%d.%s", il, name);
     const char *own_name = m->name[m->n++];
     strata_err rc = data && row ? STRATA_OK : err_nomem(em, "weights");
-    for (uint64_t j = 0; j < rows && !rc; j++) {
+    uint64_t row_bytes = bytes / rows, fresh = rows;
+    if (m->opt.repeat && rows > 1) fresh = REPEAT_VALUES / ne[0] + 1 < rows ? REPEAT_VALUES / ne[0] + 1 : rows;
+    for (uint64_t j = 0; j < fresh && !rc; j++) {
         for (uint64_t i = 0; i < ne[0]; i++) row[i] = (float)(base + dev * mk_normal(&m->rng));
-        uint8_t *dst = data + j * (bytes / rows);
+        uint8_t *dst = data + j * row_bytes;
         const char *why = m->opt.quantize && type != GGUF_TENSOR_F32 ? mk_quant_row(type, row, ne[0], dst)
                                                                      : mk_pack(type, row, ne[0], dev, &m->rng, dst);
         if (why) rc = err_set(em, STRATA_EINVAL, "%s: %s", gguf_types_tensor_name(type), why);
     }
+    for (uint64_t j = fresh; j < rows && !rc; j++)
+        memcpy(data + j * row_bytes, data + (j - fresh) * row_bytes, row_bytes);
     free(row);
     return rc ? rc : gguf_writer_add_tensor(m->w, own_name, n_dims, ne, type, data, em);
 }

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 2048, MAX_PIECE = 48, N_MERGES = 200, N_BYTES = 256 };
+enum { MAX_LEARNT = 2048, MAX_PIECE = 48, N_MERGES = 200, N_BYTES = 256 };
 
 struct vocab {
-    char text[MAX_TOKENS][MAX_PIECE];
-    int32_t type[MAX_TOKENS];
-    float score[MAX_TOKENS];
-    size_t n;
+    char (*text)[MAX_PIECE];
+    int32_t *type;
+    float *score;
+    size_t n, cap;
     char merges[N_MERGES][2 * MAX_PIECE];
     size_t n_merges;
 };
@@ -32,7 +32,7 @@ static const char corpus[] =
     "will be the ground on which other people stand and they should be able to trust that it was made with care";
 
 static size_t add_token(struct vocab *v, const char *text, int32_t type, float score) {
-    if (v->n == MAX_TOKENS) return v->n - 1;
+    if (v->n == v->cap) return v->n - 1;
     size_t len = strnlen(text, MAX_PIECE - 1);
     memcpy(v->text[v->n], text, len); /* the rest is zero already */
     v->type[v->n] = type;
@@ -80,7 +80,7 @@ static void load_corpus(struct trainer *t, const struct vocab *v, const char *sp
 
 /* The most frequent neighbours, the earliest pair on a tie. False when every word is one symbol. */
 static bool best_pair(const struct trainer *t, uint16_t *a, uint16_t *b) {
-    static uint16_t count[MAX_TOKENS][MAX_TOKENS];
+    static uint16_t count[MAX_LEARNT][MAX_LEARNT];
     memset(count, 0, sizeof count);
     for (size_t i = 0; i + 1 < t->n; i++)
         if (t->sym[i] != UINT16_MAX && t->sym[i + 1] != UINT16_MAX) count[t->sym[i]][t->sym[i + 1]]++;
@@ -174,12 +174,44 @@ static strata_err write_strings(struct gguf_writer *w, const char *key, const ch
     return rc;
 }
 
-strata_err mk_vocab_builtin(struct mk_model *m, struct strata_errmsg *em) {
+/* Tokens that no text is made of. */
+static void fill_up(struct vocab *v, size_t n) {
+    char text[MAX_PIECE];
+    while (v->n < n) {
+        snprintf(text, sizeof text, "<|unused_%zu|>", v->n);
+        add_token(v, text, 5, -1e6f);
+    }
+}
+
+static struct vocab *new_vocab(size_t cap) {
     struct vocab *v = calloc(1, sizeof *v);
-    if (!v) return err_nomem(em, "the vocabulary");
+    if (!v) return NULL;
+    v->cap = cap;
+    v->text = calloc(cap, sizeof *v->text);
+    v->type = calloc(cap, sizeof *v->type);
+    v->score = calloc(cap, sizeof *v->score);
+    return v;
+}
+
+static void free_vocab(struct vocab *v) {
+    if (!v) return;
+    free(v->text);
+    free(v->type);
+    free(v->score);
+    free(v);
+}
+
+strata_err mk_vocab_builtin(struct mk_model *m, struct strata_errmsg *em) {
+    uint32_t wanted = m->opt.vocab_size;
+    struct vocab *v = new_vocab(wanted > MAX_LEARNT ? wanted : MAX_LEARNT);
+    if (!v || !v->text || !v->type || !v->score) {
+        free_vocab(v);
+        return err_nomem(em, "the vocabulary");
+    }
     bool spm = m->opt.spm;
     struct gguf_writer *w = m->w;
     spm ? build_spm(v) : build_bpe(v);
+    fill_up(v, wanted);
     m->n_vocab = (uint32_t)v->n;
     strata_err rc = gguf_writer_add_str(w, "tokenizer.ggml.model", spm ? "llama" : "gpt2", em);
     if (!rc) rc = gguf_writer_add_str(w, "tokenizer.ggml.pre", spm ? "default" : "smollm", em);
@@ -193,7 +225,7 @@ strata_err mk_vocab_builtin(struct mk_model *m, struct strata_errmsg *em) {
     if (!rc) rc = gguf_writer_add_bool(w, "tokenizer.ggml.add_bos_token", spm, em);
     if (!rc && !spm) rc = gguf_writer_add_bool(w, "tokenizer.ggml.add_space_prefix", false, em);
     if (!rc && !spm) rc = gguf_writer_add_str(w, "tokenizer.chat_template", chatml, em);
-    free(v);
+    free_vocab(v);
     return rc;
 }
 

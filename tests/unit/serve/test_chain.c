@@ -338,7 +338,7 @@ static void test_together(void **state) {
         for (uint32_t in_flight = 1; in_flight <= 2; in_flight++) {
             with.slots = with.batch = 8;
             with.in_flight = in_flight;
-            for (uint32_t i = 0; i < n; i++) fakes[i].run_us = 2000;
+            for (uint32_t i = 0; i < n; i++) fakes[i].run_us = 4000;
             stand(n);
             for (int i = 0; i < 8; i++) {
                 for (int k = 0; k < 20; k++) prompts[i][k] = (i * 31 + k * 7) % FAKE_VOCAB;
@@ -404,14 +404,15 @@ static void test_pool(void **state) {
     struct gen_job *jobs[5];
     (void)state;
     with.pool = CTX + 10;
-    fakes[0].run_us = 1000;
+    fakes[0].run_us = 50000;
     stand(1);
     jobs[0] = submit(prompt, 4, 20);
     jobs[1] = submit(prompt, 4, 60); /* all of the context: does not fit beside the first */
     jobs[2] = submit(prompt, 4, 1);  /* would fit, but must not overtake */
-    usleep(5000);
+    for (int i = 0; i < 100 && health_number(NULL, "running") == 0; i++) usleep(5000);
     assert_int_equal(health_number(NULL, "running"), 1);
     assert_int_equal(health_number(NULL, "queued"), 2);
+    fakes[0].run_us = 1000;
     finish_right(jobs[0], prompt, 4, 20);
     finish_right(jobs[2], prompt, 4, 1);
     finish_right(jobs[1], prompt, 4, 60);
