@@ -19,7 +19,7 @@ strata_err engine_info_fits(const struct engine_info *i, bool over_memory, uint6
     char total[32], weights[32], kv[32], scratch[32], have[32];
     uint64_t need = engine_info_bytes(i);
     /* Mapped weights need not stay in memory, copies of them must. */
-    uint64_t must = over_memory ? need - (i->weight_bytes - i->copied_bytes) : need;
+    uint64_t must = over_memory ? need - (i->weight_bytes - i->copied_bytes - i->repacked_bytes) : need;
     if (must <= available) return STRATA_OK;
     return err_set(em, STRATA_ENOMEM,
                    "layers %u..%u need %s: weights %s, KV cache %s (%u positions), scratch %s (batches of %u tokens); "
