@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/jsonx.h"
+#include "cli/cli_device.h"
 #include "cli/cli_signer.h"
 #include "decode/sampler.h"
 #include "engine/engine.h"
@@ -49,7 +50,7 @@ static const char usage[] =
     "      --seed N             seed of the draw (default: 0); the same seed gives the same text\n"
     "\n"
     "Machine\n"
-    "  -t, --threads N          threads (default: every core)\n"
+    "  -t, --threads N          threads (default: every core)\n" CLI_DEVICE_HELP
     "  -c, --ctx N              context length (default: what the prompt and -n need)\n"
     "  -b, --batch N            prompt tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
@@ -66,7 +67,7 @@ static const char usage[] =
 enum { MAX_PROMPT_BYTES = 16 << 20, MAX_TEXT_BYTES = 64 << 20 };
 
 struct options {
-    const char *path, *prompt, *file;
+    const char *path, *prompt, *file, *device;
     struct sampler_params sampling;
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
@@ -213,7 +214,9 @@ static strata_err load(struct run *r, struct strata_errmsg *em) {
                                 .max_logits = 1,
                                 .n_threads = o->n_threads,
                                 .kv_type = o->kv_type,
-                                .profile = o->profile};
+                                .profile = o->profile,
+                                .device = o->device,
+                                .progress = stderr};
     uint64_t start = clock_now_ns();
     strata_err rc = pkg_model_open(o->path, &po, &r->pkg, em);
     if (!rc) cli_signer_show(o->path, pkg_model_signature(r->pkg));
@@ -344,6 +347,10 @@ static double rate(uint32_t n, double seconds) {
 
 static void report(const struct run *r) {
     const struct figures *f = &r->fig;
+    const struct engine_info *i = engine_info(r->engine);
+    if (i->host_ops)
+        fprintf(stderr, "device: %s computes %u of %u operations, the CPU the others\n", i->device,
+                (unsigned)(i->ops - i->host_ops), (unsigned)i->ops);
     fprintf(stderr, "prefill: %u tokens, %.3f s, %.1f tokens/s\n", (unsigned)f->n_prompt, f->prefill_s,
             rate(f->n_prompt, f->prefill_s));
     fprintf(stderr, "decode: %u tokens, %.3f s, %.1f tokens/s (%s)\n", (unsigned)f->n_decode, f->decode_s,
@@ -358,16 +365,18 @@ static strata_err report_json(const struct run *r, struct strata_errmsg *em) {
     buf_init(&out, MAX_TEXT_BYTES);
     for (size_t k = f->n_prompt; tokens && k < r->ids.len; k++)
         json_array_append_new(tokens, json_integer(r->ids.id[k]));
-    json_t *root = json_pack(
-        "{s:s%, s:o, s:s, s:{s:I, s:f, s:f}, s:{s:I, s:f, s:f}, s:f, s:{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}}",
-        "text", buf_cstr(&r->text), r->text.len, "tokens", tokens, "finish", f->finish, "prefill", "tokens",
-        (json_int_t)f->n_prompt, "seconds", f->prefill_s, "tokens_per_second", rate(f->n_prompt, f->prefill_s),
-        "decode", "tokens", (json_int_t)f->n_decode, "seconds", f->decode_s, "tokens_per_second",
-        rate(f->n_decode, f->decode_s), "load_seconds", f->load_s, "engine", "architecture", i->arch, "backend",
-        i->backend, "threads", (json_int_t)i->n_threads, "context", (json_int_t)i->n_ctx, "batch",
-        (json_int_t)i->n_batch, "weight_bytes", (json_int_t)i->weight_bytes, "copied_bytes",
-        (json_int_t)i->copied_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
-        (json_int_t)i->scratch_bytes);
+    json_t *root = json_pack("{s:s%, s:o, s:s, s:{s:I, s:f, s:f}, s:{s:I, s:f, s:f}, s:f, s:{s:s, s:s, s:s, s:I, s:I, "
+                             "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}}",
+                             "text", buf_cstr(&r->text), r->text.len, "tokens", tokens, "finish", f->finish, "prefill",
+                             "tokens", (json_int_t)f->n_prompt, "seconds", f->prefill_s, "tokens_per_second",
+                             rate(f->n_prompt, f->prefill_s), "decode", "tokens", (json_int_t)f->n_decode, "seconds",
+                             f->decode_s, "tokens_per_second", rate(f->n_decode, f->decode_s), "load_seconds",
+                             f->load_s, "engine", "architecture", i->arch, "backend", i->backend, "device", i->device,
+                             "threads", (json_int_t)i->n_threads, "context", (json_int_t)i->n_ctx, "batch",
+                             (json_int_t)i->n_batch, "weight_bytes", (json_int_t)i->weight_bytes, "copied_bytes",
+                             (json_int_t)i->copied_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
+                             (json_int_t)i->scratch_bytes, "device_bytes", (json_int_t)i->device_bytes, "operations",
+                             (json_int_t)i->ops, "host_operations", (json_int_t)i->host_ops);
     bool added = root && (!r->profile || json_object_set(root, "profile", r->profile) == 0);
     strata_err rc = added ? jsonx_dump(root, true, &out, em) : err_nomem(em, "the report");
     if (!rc) puts(buf_cstr(&out));
@@ -394,6 +403,7 @@ enum {
     OPT_VERIFY,
     OPT_SIGNATURE,
     OPT_PROFILE,
+    OPT_DEVICE,
     OPT_JSON
 };
 
@@ -413,6 +423,7 @@ static const struct option long_options[] = {
     {"repeat-last-n", required_argument, NULL, OPT_LAST_N},
     {"seed", required_argument, NULL, OPT_SEED},
     {"threads", required_argument, NULL, 't'},
+    {"device", required_argument, NULL, OPT_DEVICE},
     {"ctx", required_argument, NULL, 'c'},
     {"batch", required_argument, NULL, 'b'},
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
@@ -465,6 +476,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
             o->verify = true;
             break;
         case OPT_PROFILE: o->profile = true; break;
+        case OPT_DEVICE: o->device = optarg; break;
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
@@ -478,6 +490,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
                 return cli_usage(cli, "'%s' is not a value that --%s can have", optarg, option_name(opt));
         }
     }
+    if (cli_device_is_list(o->device)) return cli_device_list(cli, o->json);
     if (argc - optind != 1) return cli_usage(cli, "one model or package is needed");
     if (o->prompt && o->file) return cli_usage(cli, "-p and -f exclude each other");
     if (o->ids && (o->chat || o->special)) return cli_usage(cli, "--ids excludes --chat and --special");

@@ -1,13 +1,14 @@
 /*
  * Runs one layer range for many sequences. See engine.h.
  *
- * Owns the backend, the weights' wrappers, the state, the graphs and the input staging; borrows the package. Refuses
- * batches that do not fit a sequence, the pool, the range's place in the chain, or the vocabulary.
+ * Owns the backend, the weights' wrappers, the state, the graphs, the input staging and copied results; borrows the
+ * package. Refuses batches that do not fit a sequence, the pool, the range's place in the chain, or the vocabulary.
  */
 #include "engine/engine.h"
 
 #include "engine/engine_input.h"
 #include "engine/engine_profile.h"
+#include "engine/engine_result.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -30,6 +31,7 @@ struct engine {
     struct model_state state;
     struct engine_graphs graphs;
     struct engine_inputs inputs;
+    struct engine_result result;
     uint32_t *n_past; /* positions of each sequence */
     struct reach *reach;
     uint32_t n_used; /* sum of n_past */
@@ -95,8 +97,10 @@ static void describe(struct engine *e) {
     i->n_threads = e->backend.n_threads;
     i->weight_bytes = m->weights.bytes;
     i->copied_bytes = m->weights.copied_bytes;
+    i->device_bytes = m->weights.uploaded_bytes;
     i->kv_bytes = e->state.pool_bytes;
     i->scratch_bytes = e->graphs.scratch;
+    snprintf(i->device, sizeof i->device, "%s", ggml_backend_dev_name(e->backend.dev));
     model_backend_describe(&e->backend, i->backend, sizeof i->backend);
 }
 
@@ -110,11 +114,19 @@ static strata_err make_state(struct engine *e, enum engine_kv_type type, struct 
     return model_state_init(&e->state, e->model.arch, &e->model.hp, e->model.range, &e->backend, &opt, em);
 }
 
+/* For the largest result, and for the hidden states of a whole batch, which are looked at when something goes wrong. */
+static strata_err make_result(struct engine *e, struct strata_errmsg *em) {
+    uint64_t hidden = (uint64_t)e->info.n_batch * e->model.hp.n_embd;
+    uint64_t logits = e->model.is_last ? (uint64_t)e->max_logits * e->model.hp.n_vocab : 0;
+    return engine_result_init(&e->result, &e->backend, hidden > logits ? hidden : logits, em);
+}
+
 strata_err engine_new(const struct pkg_model *m, const struct engine_options *opt, struct engine **out,
                       struct strata_errmsg *em) {
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
-    strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->n_threads, em);
+    strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->device, opt->n_threads, em);
+    e->backend.progress = opt->progress;
     if (!rc) rc = model_init(&e->model, m, &e->backend, em);
     if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
     if (!rc) rc = make_state(e, opt->kv_type, em);
@@ -125,6 +137,7 @@ strata_err engine_new(const struct pkg_model *m, const struct engine_options *op
     uint32_t n_out = e->model.is_last && e->max_logits < n_one ? e->max_logits : n_one;
     rc = engine_graphs_init(&e->graphs, &e->model, &e->state, &e->backend, e->info.n_ctx, n_one, n_out, em);
     if (!rc) rc = engine_inputs_init(&e->inputs, n, e->state.n_rows, e->model.hp.n_embd, e->model.is_first, em);
+    if (!rc) rc = make_result(e, em);
     e->n_past = calloc(e->info.n_seq, sizeof *e->n_past);
     e->reach = calloc(e->info.n_seq, sizeof *e->reach);
     if (!rc && (!e->n_past || !e->reach)) rc = err_nomem(em, "an engine");
@@ -143,6 +156,7 @@ void engine_free(struct engine *e) {
     engine_profile_free(e->profile);
     engine_graphs_deinit(&e->graphs);
     engine_inputs_deinit(&e->inputs);
+    engine_result_deinit(&e->result);
     model_state_deinit(&e->state);
     model_deinit(&e->model);
     model_backend_deinit(&e->backend);
@@ -237,18 +251,18 @@ static void shape_of(const struct engine *e, const struct engine_batch *b, uint3
 static strata_err compute(struct engine *e, struct engine_graph *g, const struct engine_batch *b,
                           struct strata_errmsg *em) {
     engine_inputs_set(&e->inputs, g, b);
-    if (e->profile) return engine_profile_compute(e->profile, g->b.graph, g->b.n_tokens, em);
-    enum ggml_status status = ggml_backend_graph_compute(e->backend.handle, g->b.graph);
+    if (e->profile)
+        return engine_profile_compute(e->profile, g->b.graph, g->offload ? g->offload->sched : NULL, g->b.n_tokens, em);
+    enum ggml_status status = engine_graphs_compute(&e->graphs, g);
     if (status == GGML_STATUS_SUCCESS) return STRATA_OK;
     return err_set(em, status == GGML_STATUS_ALLOC_FAILED ? STRATA_ENOMEM : STRATA_EINTERNAL,
                    "computing a batch of %u tokens failed: %s", (unsigned)g->b.n_tokens, ggml_status_to_string(status));
 }
 
 /* A sum is finite only if all its terms are; that they cancel to a finite sum cannot happen with infinities. */
-static bool all_finite(const struct ggml_tensor *t) {
-    const float *x = ggml_get_data_f32(t);
+static bool all_finite(const float *x, int64_t n) {
     double sum = 0;
-    for (int64_t i = 0, n = ggml_nelements(t); i < n; i++) sum += (double)x[i] * 0.0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * 0.0;
     return isfinite(sum);
 }
 
@@ -264,7 +278,9 @@ static strata_err explain_non_finite(struct engine *e, const struct engine_shape
         return err_set(em, STRATA_EFORMAT, "layers %u..%u gave results that are no numbers", (unsigned)first,
                        (unsigned)e->model.range.end);
     rc = compute(e, &p.graph, b, &why);
-    while (!rc && il < n && (!p.layer[il] || all_finite(p.layer[il]))) il++;
+    while (!rc && il < n &&
+           (!p.layer[il] || all_finite(engine_result_read(&e->result, p.layer[il]), ggml_nelements(p.layer[il]))))
+        il++;
     engine_graphs_unprobe(&p);
     const char *damaged = model_weights_damaged(&e->model.weights, il < n ? first + il : MODEL_NO_LAYER);
     char where[32] = "the output";
@@ -281,8 +297,7 @@ static strata_err explain_non_finite(struct engine *e, const struct engine_shape
 }
 
 /* Where each batch's rows are in the result. */
-static void hand_out(const struct engine_graph *g, const float **out) {
-    const float *at = g->out ? ggml_get_data_f32(g->out) : NULL;
+static void hand_out(const struct engine_graph *g, const float *at, const float **out) {
     for (uint32_t i = 0; i < g->b.n_spans; i++) {
         out[i] = g->b.span[i].n_out ? at : NULL;
         if (at) at += (size_t)g->b.span[i].n_out * (size_t)g->out->ne[0];
@@ -291,6 +306,12 @@ static void hand_out(const struct engine_graph *g, const float **out) {
 
 static void note_written(struct engine *e, uint32_t seq, uint32_t end) {
     if (e->reach[seq].high < end) e->reach[seq].high = end;
+}
+
+static void note_device(struct engine *e, const struct engine_graph *g) {
+    e->info.scratch_bytes = e->graphs.scratch;
+    e->info.ops = g->offload ? g->offload->ops : 0;
+    e->info.host_ops = g->offload ? g->offload->host_ops : 0;
 }
 
 strata_err engine_run_many(struct engine *e, const struct engine_batch *batches, uint32_t n, const float **out,
@@ -304,8 +325,9 @@ strata_err engine_run_many(struct engine *e, const struct engine_batch *batches,
     rc = engine_graphs_get(&e->graphs, &shape, &g, em);
     if (!rc) rc = compute(e, g, batches, em);
     if (rc) return rc;
-    e->info.scratch_bytes = e->graphs.scratch;
-    if (g->out && !all_finite(g->out)) {
+    note_device(e, g);
+    const float *rows = g->out ? engine_result_read(&e->result, g->out) : NULL;
+    if (rows && !all_finite(rows, ggml_nelements(g->out))) {
         rc = explain_non_finite(e, &shape, batches, em);
         for (uint32_t i = 0; i < n; i++)
             model_state_wipe(&e->state, batches[i].seq, batches[i].pos, batches[i].pos + batches[i].n_tokens);
@@ -315,7 +337,7 @@ strata_err engine_run_many(struct engine *e, const struct engine_batch *batches,
         e->n_past[batches[i].seq] += batches[i].n_tokens;
         e->n_used += batches[i].n_tokens;
     }
-    hand_out(g, out);
+    hand_out(g, rows, out);
     return STRATA_OK;
 }
 
@@ -367,7 +389,7 @@ strata_err engine_truncate(struct engine *e, uint32_t seq, uint32_t pos, struct 
     strata_err rc = pos > 0 && pos < have ? check_reach(e, seq, pos, em) : STRATA_OK;
     if (rc) return rc;
     if (pos == 0) {
-        if (e->reach[seq].high > 0) model_state_clear(&e->state, seq);
+        if (e->reach[seq].high > 0) model_state_clear(&e->state, seq, e->reach[seq].high);
         e->reach[seq] = (struct reach){.high = 0};
     }
     set_pos(e, seq, pos);

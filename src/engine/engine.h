@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Types of the cache of keys and values, from exact and large to coarse and small. */
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_F32, ENGINE_KV_BF16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_COUNT };
@@ -35,6 +36,9 @@ struct engine_options {
     enum engine_kv_type kv_type;
     const char *backend_dir; /* folder with ggml's backends; NULL: the one Strata was built with */
     bool profile;            /* time every operation: slower; see engine_profile */
+    /* What computes: "cpu" (NULL), "auto" or a device's name; see model_device.h, which lists them. */
+    const char *device;
+    FILE *progress; /* where copying weights to a device shows how far it is; NULL: nowhere */
 };
 
 /* What a loaded range is and what it costs, in bytes. */
@@ -46,10 +50,14 @@ struct engine_info {
     uint32_t n_embd, n_vocab, n_ctx, n_ctx_train, n_seq, n_pool, n_batch, n_threads;
     uint64_t weight_bytes;  /* tensors of this range, mapped or copied */
     uint64_t copied_bytes;  /* of these, copied because their place in the file is not aligned */
-    uint64_t kv_bytes;      /* state of all sequences when n_pool positions are used */
+    uint64_t device_bytes;  /* of these, copied to a device with memory of its own */
+    uint64_t kv_bytes;      /* state of all sequences when n_pool positions are used; on a device: all of it */
     uint64_t scratch_bytes; /* compute buffers */
-    /* The device and the instruction sets that its kernels were built for, such as "CPU AVX2=1 FMA=1": processors for
-     * which this text is the same round the same way. */
+    char device[64];        /* what computes: "CPU", "Vulkan0" */
+    /* Operations of the batch that was run last, and those of them that the CPU computes for the device. */
+    uint32_t ops, host_ops;
+    /* The processor's instruction sets, such as "CPU AVX2=1 FMA=1", or the device's make: those for which this text is
+     * the same round the same way. */
     char backend[256];
 };
 

@@ -1,13 +1,14 @@
 /*
  * Claims, checks and places the weights of a layer range. See model_weights.h.
  *
- * Owns the ggml context of the weights, the buffers that wrap mapped pages, and the buffer of copied tensors. It writes
+ * Owns the ggml context of the weights, the buffers that wrap mapped pages, and those of copied tensors. It writes
  * to no mapped page. Refuses missing, misshapen and unusable tensors, and tensors that the architecture does not know.
  */
 #include "model/model_weights.h"
 
 #include "base/checked.h"
 #include "base/progress.h"
+#include "model/model_upload.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct model_placed {
     const uint8_t *data;
     size_t bytes;
     bool joined; /* a second view of tensors that are listed on their own */
+    bool host;   /* stays in main memory though the device has memory of its own */
 };
 
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
@@ -99,13 +101,15 @@ static strata_err find(const struct model_loader *ld, const char *name, uint64_t
 }
 
 /* Notes a checked tensor and gives it its ggml twin. */
-static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, struct ggml_tensor **out,
-                        struct strata_errmsg *em) {
-    for (size_t i = 0; i < ld->n_placed; i++)
-        if (ld->placed[i].data == t->data && strcmp(ld->placed[i].name, t->name) == 0 && ld->placed[i].tensor) {
-            if (out) *out = ld->placed[i].tensor; /* token_embd as the output of a tied model */
+static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, bool host,
+                        struct ggml_tensor **out, struct strata_errmsg *em) {
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (p->data == t->data && strcmp(p->name, t->name) == 0 && p->tensor && (p->host == host || !use)) {
+            if (out) *out = p->tensor; /* token_embd as the output of a tied model */
             return STRATA_OK;
         }
+    }
     if (ld->n_placed == ld->cap_placed)
         return err_set(em, STRATA_EINTERNAL, "more tensors are claimed than the model holds (at %s)", t->name);
     struct ggml_tensor *g = NULL;
@@ -118,7 +122,7 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
         ggml_set_name(g, t->name);
     }
     ld->placed[ld->n_placed++] =
-        (struct model_placed){.name = t->name, .tensor = g, .data = t->data, .bytes = (size_t)t->bytes};
+        (struct model_placed){.name = t->name, .tensor = g, .data = t->data, .bytes = (size_t)t->bytes, .host = host};
     if (out) *out = g;
     return STRATA_OK;
 }
@@ -147,7 +151,7 @@ static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t 
         return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
                        gguf_types_tensor_name(t->type));
     if (use && !all_numbers(t->type, t->data, (size_t)t->bytes)) return not_numbers(name, em);
-    return place(ld, t, use, out, em);
+    return place(ld, t, use, false, out, em);
 }
 
 strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n, bool required,
@@ -164,19 +168,27 @@ strata_err model_weights_table(struct model_loader *ld, uint32_t layer, const ch
     return claim_f32(ld, full, width, n, required, true, out, em);
 }
 
-/* A matrix, or a stack of them, of a type that can be multiplied with (rows: and looked up in by row). */
-static strata_err claim_matrix(struct model_loader *ld, const char *name, const uint64_t ne[3], bool rows,
-                               bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
+/*
+ * A matrix, or a stack of them, of a type that can be used as it will be. Beside a device with memory of its own, those
+ * that it cannot use stay in main memory for the CPU, and so do tables in which rows are looked up: a row a token is
+ * nothing to move, and a large vocabulary's table is much memory.
+ */
+static strata_err claim_matrix(struct model_loader *ld, const char *name, const uint64_t ne[3],
+                               enum model_backend_use use, bool required, struct ggml_tensor **out,
+                               struct strata_errmsg *em) {
     const struct gguf_tensor *t;
+    const struct model_backend *b = ld->backend;
     strata_err rc = find(ld, name, ne[0], ne[1], ne[2], required, &t, em);
     if (rc || !t) return rc;
-    if (!model_backend_can_use(ld->backend, t->type, false) ||
-        (rows && !model_backend_can_use(ld->backend, t->type, true)))
+    bool host = !b->in_place && (use == MODEL_BACKEND_LOOK_UP || !model_backend_can_use(b, t->type, use, false));
+    bool usable = model_backend_can_use(b, t->type, use, host || b->in_place) &&
+                  model_backend_can_use(b, t->type, MODEL_BACKEND_MULTIPLY, true);
+    if (!usable)
         return err_set(em, STRATA_EUNSUPPORTED,
                        "tensor %s has the type %s, which ggml's CPU backend cannot compute with; quantize the model to "
                        "another type",
                        name, gguf_types_tensor_name(t->type));
-    return place(ld, t, true, out, em);
+    return place(ld, t, true, host, out, em);
 }
 
 strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -184,14 +196,15 @@ strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const c
                                 struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
-    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1}, rows, required, out, em);
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1},
+                        rows ? MODEL_BACKEND_LOOK_UP : MODEL_BACKEND_MULTIPLY, required, out, em);
 }
 
 strata_err model_weights_stack(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in, uint64_t n_out,
                                uint64_t n, bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
-    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, false, required, out, em);
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, MODEL_BACKEND_MULTIPLY, required, out, em);
 }
 
 strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -200,7 +213,8 @@ strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const 
     char full[NAME_MAX_LEN];
     struct model_linear l = {.w = NULL};
     full_name(full, layer, name, ".weight");
-    strata_err rc = claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, false, required, &l.w, em);
+    strata_err rc =
+        claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, MODEL_BACKEND_EXPERTS, required, &l.w, em);
     if (rc || !l.w) return rc;
     full_name(full, layer, name, ".bias");
     rc = claim_f32(ld, full, n_out, n_expert, false, true, &l.b, em);
@@ -237,7 +251,7 @@ strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const c
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
     const struct gguf_tensor *t = pkg_model_find(ld->pkg, full);
-    return t ? place(ld, t, false, NULL, em) : STRATA_OK;
+    return t ? place(ld, t, false, false, NULL, em) : STRATA_OK;
 }
 
 static const struct model_placed *placed_of(const struct model_loader *ld, const struct ggml_tensor *tensor) {
@@ -253,13 +267,29 @@ strata_err model_weights_check_numbers(const struct model_loader *ld, const stru
     return not_numbers(p->name, em);
 }
 
+/* As all_numbers, wherever the tensor lies: what is not in main memory is fetched some rows at a time. */
+static bool holds_numbers(const struct ggml_tensor *t) {
+    enum { PIECE = 4 << 20 };
+    size_t row = t->nb[1], rows = (size_t)ggml_nrows(t), step = row < PIECE ? PIECE / row : 1;
+    if (ggml_backend_buffer_is_host(t->buffer)) return all_numbers(t->type, t->data, ggml_nbytes(t));
+    void *piece = malloc(row * step);
+    bool good = true;
+    for (size_t first = 0; piece && good && first < rows; first += step) {
+        size_t n = rows - first < step ? rows - first : step;
+        ggml_backend_tensor_get(t, piece, first * row, n * row);
+        good = all_numbers(t->type, piece, n * row);
+    }
+    free(piece);
+    return good;
+}
+
 const char *model_weights_damaged(const struct model_weights *w, uint32_t layer) {
     char prefix[32] = "";
     if (layer != MODEL_NO_LAYER) snprintf(prefix, sizeof prefix, "blk.%u.", (unsigned)layer);
     for (struct ggml_tensor *t = ggml_get_first_tensor(w->ctx); t; t = ggml_get_next_tensor(w->ctx, t)) {
         bool in_layer = strncmp(t->name, "blk.", 4) == 0;
         if (in_layer != (layer != MODEL_NO_LAYER) || strncmp(t->name, prefix, strlen(prefix)) != 0) continue;
-        if (t->data && !all_numbers(t->type, t->data, ggml_nbytes(t))) return t->name;
+        if (t->data && !holds_numbers(t)) return t->name;
     }
     return NULL;
 }
@@ -270,7 +300,7 @@ static bool aligned(const struct model_loader *ld, const uint8_t *data) {
 
 struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
                                        const struct model_linear *b) {
-    if (!a->w || !b->w || a->b || b->b || a->scale || b->scale) return NULL;
+    if (!a->w || !b->w || a->b || b->b || a->scale || b->scale || !ld->backend->in_place) return NULL;
     if (a->w->type != b->w->type || a->w->ne[0] != b->w->ne[0]) return NULL;
     const struct model_placed *pa = placed_of(ld, a->w), *pb = placed_of(ld, b->w);
     if (!pa || !pb || pa->data + pa->bytes != pb->data || !aligned(ld, pa->data) || !aligned(ld, pb->data)) return NULL;
@@ -290,6 +320,11 @@ static int by_address(const void *a, const void *b) {
     uintptr_t x = (uintptr_t)((const struct model_placed *)a)->data;
     uintptr_t y = (uintptr_t)((const struct model_placed *)b)->data;
     return (x > y) - (x < y);
+}
+
+static int host_first(const void *a, const void *b) {
+    const struct model_placed *x = a, *y = b;
+    return x->host != y->host ? y->host - x->host : by_address(a, b);
 }
 
 static strata_err check_all_claimed(struct model_loader *ld, struct strata_errmsg *em) {
@@ -342,8 +377,8 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
     }
     size_t size = last - first;
     read_ahead((void *)first, size);
-    strata_err rc =
-        add_buffer(ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->dev, (void *)first, size, size), em);
+    strata_err rc = add_buffer(
+        ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->host_dev, (void *)first, size, size), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
     for (size_t i = begin; i < end; i++) {
@@ -355,10 +390,10 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
     return STRATA_OK;
 }
 
-/* Copies the tensors whose place in the file ggml cannot use into one buffer of our own. */
-static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *em) {
+/* Copies those of placed[0..n) whose place in the file ggml cannot use into one buffer of our own. */
+static strata_err copy_unaligned(struct model_loader *ld, size_t n, struct strata_errmsg *em) {
     size_t align = ld->backend->alignment, total = 0;
-    for (size_t i = 0; i < ld->n_placed; i++)
+    for (size_t i = 0; i < n; i++)
         if (ld->placed[i].tensor && !aligned(ld, ld->placed[i].data)) total += GGML_PAD(ld->placed[i].bytes, align);
     if (total == 0) return STRATA_OK;
     if (total > model_backend_memory_available()) {
@@ -366,11 +401,12 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
         return err_set(em, STRATA_ENOMEM, "the model's tensors are not aligned to %zu bytes and copying them takes %s",
                        align, progress_bytes(bytes, sizeof bytes, total));
     }
-    strata_err rc = add_buffer(ld->weights, ggml_backend_buft_alloc_buffer(ld->backend->buft, total), em);
+    strata_err rc = add_buffer(
+        ld->weights, ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(ld->backend->host_dev), total), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
     char *at = ggml_backend_buffer_get_base(buffer);
-    for (size_t i = 0; i < ld->n_placed; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct model_placed *p = &ld->placed[i];
         if (!p->tensor || aligned(ld, p->data)) continue;
         if (ggml_backend_tensor_alloc(buffer, p->tensor, at) != GGML_STATUS_SUCCESS)
@@ -382,19 +418,62 @@ static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *
     return STRATA_OK;
 }
 
-strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
-    strata_err rc = check_all_claimed(ld, em);
-    if (rc) return rc;
-    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_address);
-    for (size_t begin = 0, i = 0; i < ld->n_placed; i++) {
+/* Wraps what stays in main memory: placed[0..n), in the order of addresses. */
+static strata_err map_all(struct model_loader *ld, size_t n, struct strata_errmsg *em) {
+    for (size_t begin = 0, i = 0; i < n; i++) {
         const struct model_placed *p = &ld->placed[i];
-        if (p->tensor && !p->joined) ld->weights->bytes += p->bytes;
-        bool ends =
-            i + 1 == ld->n_placed || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
+        bool ends = i + 1 == n || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
         if (!ends) continue;
-        rc = map_span(ld, begin, i + 1, em);
+        strata_err rc = map_span(ld, begin, i + 1, em);
         if (rc) return rc;
         begin = i + 1;
     }
-    return copy_unaligned(ld, em);
+    return copy_unaligned(ld, n, em);
+}
+
+/* Copies placed[first..) to the device. The file's pages go back to the system, which keeps them while there is room.
+ */
+static strata_err upload(struct model_loader *ld, size_t first, struct strata_errmsg *em) {
+    struct model_upload u;
+    ggml_backend_buffer_t buffer;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    strata_err rc = model_upload_begin(&u, ld->backend, ld->weights->ctx, &buffer, em);
+    if (!rc && buffer) rc = add_buffer(ld->weights, buffer, em);
+    for (size_t i = first; i < ld->n_placed && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        uintptr_t begin = ((uintptr_t)p->data + page - 1) & ~(page - 1);
+        uintptr_t end = ((uintptr_t)p->data + p->bytes) & ~(page - 1);
+        madvise((void *)((uintptr_t)p->data & ~(page - 1)), p->bytes, MADV_WILLNEED);
+        model_upload_tensor(&u, p->tensor, p->data, p->bytes);
+        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+        ld->weights->uploaded_bytes += p->bytes;
+    }
+    model_upload_end(&u);
+    return rc;
+}
+
+/* Of all claimed tensors; the table of a tied model, which a device has a copy of, once. */
+static uint64_t claimed_bytes(const struct model_loader *ld) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        bool twice = false;
+        for (size_t k = i + 1; p->host && k < ld->n_placed && !twice; k++)
+            twice = ld->placed[k].tensor && ld->placed[k].data == p->data;
+        if (p->tensor && !p->joined && !twice) sum += p->bytes;
+    }
+    return sum;
+}
+
+strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
+    size_t n_mapped = ld->n_placed;
+    strata_err rc = check_all_claimed(ld, em);
+    if (rc) return rc;
+    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, host_first);
+    while (!ld->backend->in_place && n_mapped > 0 && !ld->placed[n_mapped - 1].host) n_mapped--;
+    ld->weights->bytes = claimed_bytes(ld);
+    rc = map_all(ld, n_mapped, em);
+    if (!rc && !ld->backend->in_place) rc = upload(ld, n_mapped, em);
+    return rc;
 }
