@@ -181,9 +181,7 @@ static strata_err claim_matrix(struct model_loader *ld, const char *name, const 
     strata_err rc = find(ld, name, ne[0], ne[1], ne[2], required, &t, em);
     if (rc || !t) return rc;
     bool host = !b->in_place && (use == MODEL_BACKEND_LOOK_UP || !model_backend_can_use(b, t->type, use, false));
-    bool usable = model_backend_can_use(b, t->type, use, host || b->in_place) &&
-                  model_backend_can_use(b, t->type, MODEL_BACKEND_MULTIPLY, true);
-    if (!usable)
+    if (!model_backend_can_use(b, t->type, use, host || b->in_place))
         return err_set(em, STRATA_EUNSUPPORTED,
                        "tensor %s has the type %s, which ggml's CPU backend cannot compute with; quantize the model to "
                        "another type",
