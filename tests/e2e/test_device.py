@@ -55,7 +55,7 @@ class Always(unittest.TestCase):
         found = devices()
         self.assertEqual((found[0]["name"], found[0]["kind"]), ("CPU", "CPU"))
         self.assertLessEqual(found[0]["free_bytes"], found[0]["total_bytes"])
-        for command in ("run", "logits", "perplexity", "stage"):
+        for command in ("run", "logits", "perplexity", "stage", "serve"):
             done = common.run(command, "--device", "list")
             self.assertEqual(done.returncode, 0, done.stderr)
             lines = done.stdout.decode().splitlines()
@@ -136,9 +136,13 @@ class Copied(unittest.TestCase):
             chain, url = common.serve(package, "--key-dir", keys.dirs[0], "--stage", addresses[0], "--stage", addresses[1])
             processes.append(chain)
             text = test_chain.complete(url, 12)
-            one, url = common.serve(package, "--local-stages", "1", "--threads", "1")
-            processes.append(one)
-            self.assertEqual(text, test_chain.complete(url, 12))
+            for device in ("cpu", "cpu-copy"):
+                local, url = common.serve(package, "--local-stages", "2", "--threads", "1", "--device", device)
+                processes.append(local)
+                self.assertEqual(text, test_chain.complete(url, 12))
+            done = common.run("serve", package, "--local-stages", "1", "--listen", "127.0.0.1:0", "--device", "Abacus7")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"there is no device 'Abacus7'", done.stderr)
         finally:
             for p in processes:
                 p.__exit__()
