@@ -32,11 +32,11 @@ struct types {
 
 static strata_err find_types(struct types *t, struct strata_errmsg *em) {
     struct model_backend backend;
-    strata_err rc = model_backend_init(&backend, NULL, 1, em);
+    strata_err rc = model_backend_init(&backend, NULL, NULL, 1, em);
     if (rc) return rc;
     for (uint32_t id = 0; id < MAX_TYPES; id++)
-        if (gguf_types_tensor_name(id) && model_backend_can_use(&backend, id, false) &&
-            model_backend_can_use(&backend, id, true))
+        if (gguf_types_tensor_name(id) && model_backend_can_use(&backend, id, MODEL_BACKEND_MULTIPLY, false) &&
+            model_backend_can_use(&backend, id, MODEL_BACKEND_LOOK_UP, false))
             t->name[t->n++] = gguf_types_tensor_name(id);
     model_backend_deinit(&backend);
     for (int i = 0; i < ENGINE_KV_COUNT; i++) t->kv[i] = engine_kv_name((enum engine_kv_type)i);

@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/file.h"
+#include "cli/cli_device.h"
 #include "cli/cli_signer.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
@@ -26,7 +27,7 @@ static const char usage[] =
     "each\n"
     "                        other frames with hidden states, as stages on several machines do\n"
     "      --kv-type TYPE    type of the KV cache: f32 (default), f16, bf16, q8_0 or q4_0\n"
-    "  -t, --threads N       threads (default: every core)\n"
+    "  -t, --threads N       threads (default: every core)\n" CLI_DEVICE_HELP
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --prompt N        only the first N tokens are a prompt: the others are computed one by one, as decoding "
     "does\n"
@@ -47,6 +48,7 @@ enum { MAX_STAGES = 256 };
 struct options {
     const char *path;
     const char *out;
+    const char *device;
     uint32_t cut[MAX_STAGES - 1];
     uint32_t n_cuts;
     enum engine_kv_type kv_type;
@@ -82,7 +84,9 @@ static strata_err open_stage(const struct options *o, uint32_t first, uint32_t e
                                 .n_threads = o->n_threads,
                                 .kv_type = o->kv_type,
                                 .profile = o->profile,
-                                .keep_mapped = o->no_repack};
+                                .keep_mapped = o->no_repack,
+                                .device = o->device,
+                                .progress = stderr};
     strata_err rc = pkg_model_open(o->path, &po, &s->pkg, em);
     return rc ? rc : engine_new(s->pkg, &eo, &s->engine, em);
 }
@@ -193,7 +197,17 @@ static bool parse_cuts(char *text, struct options *o) {
     return true;
 }
 
-enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE, OPT_PROFILE, OPT_PROMPT, OPT_NO_REPACK };
+enum {
+    OPT_CUT = 256,
+    OPT_KV_TYPE,
+    OPT_JSON,
+    OPT_VERIFY,
+    OPT_SIGNATURE,
+    OPT_PROFILE,
+    OPT_PROMPT,
+    OPT_NO_REPACK,
+    OPT_DEVICE
+};
 
 static const struct option long_options[] = {
     {"out", required_argument, NULL, 'o'},
@@ -201,6 +215,7 @@ static const struct option long_options[] = {
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
     {"prompt", required_argument, NULL, OPT_PROMPT},
     {"threads", required_argument, NULL, 't'},
+    {"device", required_argument, NULL, OPT_DEVICE},
     {"batch", required_argument, NULL, 'b'},
     {"json", no_argument, NULL, OPT_JSON},
     {"verify", no_argument, NULL, OPT_VERIFY},
@@ -247,6 +262,7 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
             break;
         case OPT_PROFILE: o->profile = true; break;
         case OPT_NO_REPACK: o->no_repack = true; break;
+        case OPT_DEVICE: o->device = optarg; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }
@@ -257,6 +273,7 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
 static int parse(const struct cli *cli, int argc, char **argv, struct options *o) {
     int status = parse_options(cli, argc, argv, o);
     if (status >= 0) return status;
+    if (cli_device_is_list(o->device)) return cli_device_list(cli, o->json);
     if (argc - optind < 2) return cli_usage(cli, "a model and at least one token id are needed");
     if (!o->out) return cli_usage(cli, "--out FILE is needed");
     o->path = argv[optind++];
@@ -279,10 +296,12 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
 static json_t *stage_json(struct engine *engine) {
     const struct engine_info *e = engine_info(engine);
     struct engine_profile *p = engine_profile(engine);
-    json_t *stage = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "first", (json_int_t)e->range.first, "end",
-                              (json_int_t)e->range.end, "weight_bytes", (json_int_t)e->weight_bytes, "copied_bytes",
-                              (json_int_t)e->copied_bytes, "kv_bytes", (json_int_t)e->kv_bytes, "scratch_bytes",
-                              (json_int_t)e->scratch_bytes);
+    json_t *stage =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I}", "first", (json_int_t)e->range.first, "end",
+                  (json_int_t)e->range.end, "weight_bytes", (json_int_t)e->weight_bytes, "copied_bytes",
+                  (json_int_t)e->copied_bytes, "kv_bytes", (json_int_t)e->kv_bytes, "scratch_bytes",
+                  (json_int_t)e->scratch_bytes, "device_bytes", (json_int_t)e->device_bytes, "device", e->device,
+                  "operations", (json_int_t)e->ops, "host_operations", (json_int_t)e->host_ops);
     if (stage && p && json_object_set_new(stage, "profile", engine_profile_json(p))) {
         json_decref(stage);
         return NULL;

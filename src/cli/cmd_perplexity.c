@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/pool.h"
-#include "cli/cli.h"
+#include "cli/cli_device.h"
 #include "engine/engine.h"
 #include "text/vocab.h"
 
@@ -32,7 +32,7 @@ static const char usage[] =
     "  -c, --chunk N         tokens of a chunk, 4 to 65536 (default: 512)\n"
     "      --chunks N        use the first N chunks alone (default: all)\n"
     "      --kv-type TYPE    type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
-    "  -t, --threads N       threads (default: every core)\n"
+    "  -t, --threads N       threads (default: every core)\n" CLI_DEVICE_HELP
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --json            print one JSON object: the result, and the running result after each chunk\n"
     "  -h, --help            this text\n"
@@ -45,7 +45,7 @@ static const char usage[] =
 enum { MAX_TEXT_BYTES = 64 << 20, LOGITS_BYTES = 512 << 20 };
 
 struct options {
-    const char *path, *file;
+    const char *path, *file, *device;
     uint32_t chunk, n_chunks, n_threads, n_batch;
     enum engine_kv_type kv_type;
     bool json;
@@ -102,8 +102,13 @@ static strata_err load(struct measure *m, struct strata_errmsg *em) {
     uint32_t batch = o->n_batch < o->chunk ? o->n_batch : o->chunk;
     size_t rows = LOGITS_BYTES / (sizeof(float) * ((size_t)vocab_size(m->vocab) + 1)) + 1;
     m->step = rows < batch ? (uint32_t)rows : batch;
-    struct engine_options eo = {
-        .n_ctx = o->chunk, .n_batch = batch, .max_logits = m->step, .n_threads = o->n_threads, .kv_type = o->kv_type};
+    struct engine_options eo = {.n_ctx = o->chunk,
+                                .n_batch = batch,
+                                .max_logits = m->step,
+                                .n_threads = o->n_threads,
+                                .kv_type = o->kv_type,
+                                .device = o->device,
+                                .progress = stderr};
     rc = engine_new(m->pkg, &eo, &m->engine, em);
     m->nll = malloc(m->step * sizeof *m->nll);
     m->running = malloc(m->o.n_chunks * sizeof *m->running);
@@ -214,7 +219,7 @@ static strata_err report(const struct measure *m, struct strata_errmsg *em) {
     return rc;
 }
 
-enum { OPT_CHUNKS = 256, OPT_KV_TYPE, OPT_JSON };
+enum { OPT_CHUNKS = 256, OPT_KV_TYPE, OPT_DEVICE, OPT_JSON };
 
 static const struct option long_options[] = {
     {"file", required_argument, NULL, 'f'},
@@ -222,6 +227,7 @@ static const struct option long_options[] = {
     {"chunks", required_argument, NULL, OPT_CHUNKS},
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
     {"threads", required_argument, NULL, 't'},
+    {"device", required_argument, NULL, OPT_DEVICE},
     {"batch", required_argument, NULL, 'b'},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
@@ -256,11 +262,13 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
             if (!cli_parse_u32(optarg, 1, 16384, &o->n_batch))
                 return cli_usage(cli, "--batch is a number from 1 to 16384, not '%s'", optarg);
             break;
+        case OPT_DEVICE: o->device = optarg; break;
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }
     }
+    if (cli_device_is_list(o->device)) return cli_device_list(cli, o->json);
     if (argc - optind != 1) return cli_usage(cli, "one model or package is needed");
     if (!o->file) return cli_usage(cli, "-f FILE, the text to predict, is needed");
     o->path = argv[optind];

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/jsonx.h"
+#include "cli/cli_device.h"
 #include "cli/cli_engine.h"
 #include "cli/cli_signer.h"
 #include "cli/run_session.h"
@@ -55,7 +56,7 @@ static const char usage[] =
     "      --seed N             seed of the draw (default: 0); the same seed gives the same text\n"
     "\n"
     "Machine\n"
-    "  -t, --threads N          threads (default: every core)\n"
+    "  -t, --threads N          threads (default: every core)\n" CLI_DEVICE_HELP
     "  -c, --ctx N              context length (default: what the prompt and -n need)\n"
     "  -b, --batch N            prompt tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
@@ -84,7 +85,7 @@ static const char usage[] =
 enum { MAX_PROMPT_BYTES = 16 << 20, MAX_TEXT_BYTES = 64 << 20 };
 
 struct options {
-    const char *path, *prompt, *file, *session;
+    const char *path, *prompt, *file, *session, *device;
     struct sampler_params sampling;
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
@@ -246,7 +247,9 @@ static struct engine_options engine_options_of(const struct run *r) {
                                    .kv_type = o->kv_type,
                                    .profile = o->profile,
                                    .over_memory = o->over_memory,
-                                   .keep_mapped = o->no_repack};
+                                   .keep_mapped = o->no_repack,
+                                   .device = o->device,
+                                   .progress = stderr};
 }
 
 static strata_err load(struct run *r, struct strata_errmsg *em) {
@@ -412,6 +415,10 @@ static double rate(uint32_t n, double seconds) {
 
 static void report(const struct run *r) {
     const struct figures *f = &r->fig;
+    const struct engine_info *i = engine_info(r->engine);
+    if (i->host_ops)
+        fprintf(stderr, "device: %s computes %u of %u operations, the CPU the others\n", i->device,
+                (unsigned)(i->ops - i->host_ops), (unsigned)i->ops);
     fprintf(stderr, "prefill: %u tokens, %.3f s, %.1f tokens/s\n", (unsigned)f->n_prefill, f->prefill_s,
             rate(f->n_prefill, f->prefill_s));
     fprintf(stderr, "decode: %u tokens, %.3f s, %.1f tokens/s (%s)\n", (unsigned)f->n_decode, f->decode_s,
@@ -466,6 +473,7 @@ enum {
     OPT_DRY_RUN,
     OPT_LAYERS,
     OPT_SESSION,
+    OPT_DEVICE,
     OPT_JSON
 };
 
@@ -485,6 +493,7 @@ static const struct option long_options[] = {
     {"repeat-last-n", required_argument, NULL, OPT_LAST_N},
     {"seed", required_argument, NULL, OPT_SEED},
     {"threads", required_argument, NULL, 't'},
+    {"device", required_argument, NULL, OPT_DEVICE},
     {"ctx", required_argument, NULL, 'c'},
     {"batch", required_argument, NULL, 'b'},
     {"kv-type", required_argument, NULL, OPT_KV_TYPE},
@@ -550,6 +559,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
             if (!cli_parse_range(optarg, &o->layers.first, &o->layers.end))
                 return cli_usage(cli, "--layers is FIRST..END, such as 0..20, not '%s'", optarg);
             break;
+        case OPT_DEVICE: o->device = optarg; break;
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
@@ -563,6 +573,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
                 return cli_usage(cli, "'%s' is not a value that --%s can have", optarg, option_name(opt));
         }
     }
+    if (cli_device_is_list(o->device)) return cli_device_list(cli, o->json);
     if (argc - optind != 1) return cli_usage(cli, "one model or package is needed");
     if (o->prompt && o->file) return cli_usage(cli, "-p and -f exclude each other");
     if (o->ids && (o->chat || o->special)) return cli_usage(cli, "--ids excludes --chat and --special");

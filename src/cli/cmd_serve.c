@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "base/progress.h"
+#include "cli/cli_device.h"
 #include "cli/cli_signer.h"
 #include "package/pkg_inventory.h"
 #include "package/pkg_model.h"
@@ -44,8 +45,7 @@ static const char usage[] =
     "      --prefix-cache N     tokens of context that are kept after a request, so that a prompt that starts the "
     "same\n"
     "                           way is computed only from where it differs; 0: none (default: twice --ctx)\n"
-    "  -t, --threads N          threads of each local stage (default: every core)\n"
-    "\n"
+    "  -t, --threads N          threads of each local stage (default: every core)\n" CLI_DEVICE_HELP "\n"
     "API\n"
     "      --listen HOST:PORT   where the API listens (default: 127.0.0.1:8080; port 0 takes any free port)\n"
     "      --api-key-file FILE  the key that clients must send; needed to listen beyond this machine\n"
@@ -72,7 +72,7 @@ enum {
 };
 
 struct options {
-    const char *package, *key_dir, *api_key_file, *model_name;
+    const char *package, *key_dir, *api_key_file, *model_name, *device;
     struct wire_addr stages[WIRE_MSG_STAGES];
     uint32_t n_stages, n_local;
     struct wire_addr listen;
@@ -210,8 +210,11 @@ static strata_err load_identity(struct server *s, struct strata_errmsg *em) {
 /* ---- the chain ---- */
 
 static strata_err start_local(struct server *s, struct strata_errmsg *em) {
-    struct local_options lo = {
-        .package = s->o.package, .n_stages = s->n_stages, .n_threads = s->o.n_threads, .log = &s->log};
+    struct local_options lo = {.package = s->o.package,
+                               .n_stages = s->n_stages,
+                               .n_threads = s->o.n_threads,
+                               .device = s->o.device,
+                               .log = &s->log};
     if (s->o.n_stages) return STRATA_OK;
     if (!s->o.n_local) fprintf(stderr, "note: no --stage given: starting one stage on this machine\n");
     return local_new(&lo, &s->local, em);
@@ -407,6 +410,7 @@ static const struct option longs[] = {
     {"parallel", required_argument, NULL, 'p'},
     {"pool", required_argument, NULL, 'P'},
     {"prefix-cache", required_argument, NULL, 'x'},
+    {"device", required_argument, NULL, 'd'},
     {"listen", required_argument, NULL, 'l'},
     {"api-key-file", required_argument, NULL, 'a'},
     {"require-signature", required_argument, NULL, 'S'},
@@ -439,6 +443,7 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'p': return number(cli, "--parallel", optarg, 1, WIRE_MAX_SPANS, &o->n_parallel);
     case 'P': return number(cli, "--pool", optarg, 2, INT32_MAX, &o->n_pool);
     case 'x': return number(cli, "--prefix-cache", optarg, 0, 1u << 25, &o->cache_tokens);
+    case 'd': o->device = optarg; return CLI_OK;
     case 'l': return address(cli, optarg, true, &o->listen);
     case 'a': o->api_key_file = optarg; return CLI_OK;
     case 'm': o->model_name = optarg; return CLI_OK;
@@ -454,6 +459,7 @@ static int check_options(const struct cli *cli, const struct options *o) {
     if (!o->package) return cli_usage(cli, "the package is missing");
     if (o->n_stages && o->n_local) return cli_usage(cli, "give either --stage or --local-stages, not both");
     if (o->n_stages && o->n_threads) return cli_usage(cli, "--threads is for local stages; give it to 'strata stage'");
+    if (o->n_stages && o->device) return cli_usage(cli, "--device is for local stages; give it to 'strata stage'");
     for (uint32_t i = 0; i < o->n_stages; i++)
         for (uint32_t j = 0; j < i; j++)
             if (o->stages[i].port == o->stages[j].port && strcmp(o->stages[i].host, o->stages[j].host) == 0)
@@ -483,6 +489,7 @@ int cmd_serve(const struct cli *cli, int argc, char **argv) {
     }
     if (optind < argc) s.o.package = argv[optind++];
     if (optind < argc) return cli_usage(cli, "unexpected argument '%s'", argv[optind]);
+    if (cli_device_is_list(s.o.device)) return cli_device_list(cli, s.o.json);
     int status = check_options(cli, &s.o);
     if (status) return status;
     s.n_stages = s.o.n_stages ? s.o.n_stages : s.o.n_local ? s.o.n_local : 1;

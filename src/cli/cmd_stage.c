@@ -2,6 +2,7 @@
 #include "base/jsonx.h"
 #include "base/log.h"
 #include "base/path.h"
+#include "cli/cli_device.h"
 #include "cli/cli_signer.h"
 #include "stage/stage_engine.h"
 #include "stage/stage_server.h"
@@ -27,7 +28,7 @@ static const char usage[] =
     "\n"
     "      --package DIR        the layer package\n"
     "      --listen HOST:PORT   where to listen; port 0 takes any free port\n"
-    "  -t, --threads N          threads (default: every core)\n"
+    "  -t, --threads N          threads (default: every core)\n" CLI_DEVICE_HELP
     "      --key-dir DIR        where keys are kept (default: $XDG_CONFIG_HOME/strata or "
     "~/.config/strata)\n" CLI_SIGNER_HELP
     "      --json               print one line of JSON with address and key on standard output when listening\n"
@@ -41,7 +42,7 @@ static const char usage[] =
     "  strata stage --package ./model-package --listen 0.0.0.0:9400\n";
 
 struct options {
-    const char *package, *listen, *key_dir;
+    const char *package, *listen, *key_dir, *device;
     uint32_t n_threads;
     bool json, exit_with_stdin;
     struct cli_signer signer;
@@ -65,23 +66,27 @@ static void wait_for_end(bool watch_stdin, const sigset_t *open_mask) {
 }
 
 static void announce(const struct options *o, const struct stage_server *s, const struct wire_key *key,
-                     const struct pkg_signature *signature) {
+                     const struct stage_engine *engine) {
     char addr[WIRE_ADDR_TEXT], pub[ED25519_PUB_TEXT];
     const struct stage_probe *probe = stage_server_probe(s);
     wire_addr_text(stage_server_addr(s), addr);
     ed25519_pub_text(&key->pub, pub);
     if (o->json) {
-        json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:i}", "address", addr, "key", pub, "model_id", probe->model_id,
-                                 "manifest_sha256", probe->manifest_sha256, "pid", (int)getpid());
+        json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:i, s:s}", "address", addr, "key", pub, "model_id",
+                                 probe->model_id, "manifest_sha256", probe->manifest_sha256, "pid", (int)getpid(),
+                                 "device", stage_engine_device(engine));
         json_t *state = NULL;
-        if (line && !pkg_sign_to_json(signature, &state, NULL)) json_object_set_new(line, "signature", state);
+        if (line && !pkg_sign_to_json(stage_engine_signature(engine), &state, NULL))
+            json_object_set_new(line, "signature", state);
         char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
         if (text) puts(text);
         fflush(stdout);
         free(text);
         json_decref(line);
     }
-    if (!o->exit_with_stdin) fprintf(stderr, "strata stage: listening on %s, key %s\n", addr, pub);
+    if (o->exit_with_stdin) return;
+    fprintf(stderr, "strata stage: listening on %s, key %s\n", addr, pub);
+    if (o->device) fprintf(stderr, "strata stage: computing on %s\n", stage_engine_device(engine));
 }
 
 static strata_err load_identity(const struct options *o, char *dir, size_t cap, struct wire_key **key,
@@ -116,7 +121,7 @@ static int run(const struct cli *cli, const struct options *o) {
     pthread_sigmask(SIG_BLOCK, &ours, &before);
     strata_err rc = wire_addr_parse(o->listen, true, &so.listen, &em);
     if (!rc) rc = load_identity(o, dir, sizeof dir, &key, &trust, &em);
-    if (!rc) rc = stage_engine_new(o->package, o->n_threads, cli_signer_key(&o->signer), &engine, &em);
+    if (!rc) rc = stage_engine_new(o->package, o->n_threads, o->device, cli_signer_key(&o->signer), &engine, &em);
     if (rc) goto out;
     so.backend = stage_engine_backend(engine);
     so.key = key;
@@ -126,7 +131,7 @@ static int run(const struct cli *cli, const struct options *o) {
     rc = stage_server_start(&so, &server, &em);
     if (rc) goto out;
     cli_signer_log(&log, stage_server_probe(server)->manifest_sha256, stage_engine_signature(engine));
-    announce(o, server, key, stage_engine_signature(engine));
+    announce(o, server, key, engine);
     wait_for_end(o->exit_with_stdin, &before);
     /* While it loads, the engine cannot be told to stop; nothing of value is lost by just going. */
     if (!stage_server_stop(server)) _exit(CLI_OK);
@@ -139,15 +144,12 @@ out:
 }
 
 int cmd_stage(const struct cli *cli, int argc, char **argv) {
-    static const struct option longs[] = {{"package", required_argument, NULL, 'p'},
-                                          {"listen", required_argument, NULL, 'l'},
-                                          {"threads", required_argument, NULL, 't'},
-                                          {"key-dir", required_argument, NULL, 'k'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"exit-with-stdin", no_argument, NULL, 'x'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {"require-signature", required_argument, NULL, 's'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {
+        {"package", required_argument, NULL, 'p'},           {"listen", required_argument, NULL, 'l'},
+        {"threads", required_argument, NULL, 't'},           {"device", required_argument, NULL, 'd'},
+        {"key-dir", required_argument, NULL, 'k'},           {"json", no_argument, NULL, 'j'},
+        {"exit-with-stdin", no_argument, NULL, 'x'},         {"help", no_argument, NULL, 'h'},
+        {"require-signature", required_argument, NULL, 's'}, {NULL, 0, NULL, 0}};
     struct options o = {0};
     int opt, status;
     opterr = 0;
@@ -159,6 +161,7 @@ int cmd_stage(const struct cli *cli, int argc, char **argv) {
             if (!cli_parse_u32(optarg, 1, 512, &o.n_threads))
                 return cli_usage(cli, "--threads must be from 1 to 512, not '%s'", optarg);
             break;
+        case 'd': o.device = optarg; break;
         case 'k': o.key_dir = optarg; break;
         case 's':
             if ((status = cli_signer_take(cli, optarg, &o.signer))) return status;
@@ -169,6 +172,7 @@ int cmd_stage(const struct cli *cli, int argc, char **argv) {
         default: return cli_bad_option(cli, opt, argv);
         }
     }
+    if (cli_device_is_list(o.device)) return cli_device_list(cli, o.json);
     if (optind < argc) return cli_usage(cli, "unexpected argument '%s'", argv[optind]);
     if (!o.package) return cli_usage(cli, "--package is missing");
     if (!o.listen) return cli_usage(cli, "--listen is missing");

@@ -1,14 +1,15 @@
 /*
  * Runs one layer range for many sequences. See engine.h.
  *
- * Owns the backend, the weights' wrappers, the state, the graphs and the input staging; borrows the package. Refuses
- * batches that do not fit a sequence, the pool, the range's place in the chain, or the vocabulary.
+ * Owns the backend, the weights' wrappers, the state, the graphs, the input staging and copied results; borrows the
+ * package. Refuses batches that do not fit a sequence, the pool, the range's place in the chain, or the vocabulary.
  */
 #include "engine/engine.h"
 
 #include "engine/engine_input.h"
 #include "engine/engine_internal.h"
 #include "engine/engine_profile.h"
+#include "engine/engine_result.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -32,6 +33,7 @@ struct engine {
     struct model_state state;
     struct engine_graphs graphs;
     struct engine_inputs inputs;
+    struct engine_result result;
     uint32_t *n_past; /* positions of each sequence */
     struct reach *reach;
     uint32_t n_used; /* sum of n_past */
@@ -84,10 +86,27 @@ static strata_err resolve(const struct engine_options *opt, const struct model_h
     return STRATA_OK;
 }
 
-/* The buffer that graphs are computed in, and where their inputs are made ready. */
-static uint64_t scratch_of(const struct engine *e) {
-    return e->graphs.scratch +
-           engine_inputs_bytes(e->info.n_batch, e->state.n_rows, e->model.hp.n_embd, e->model.is_first);
+/* For the largest result, and for the hidden states of a whole batch, which are looked at when something goes wrong. */
+static uint64_t result_floats(const struct engine *e) {
+    uint64_t hidden = (uint64_t)e->info.n_batch * e->model.hp.n_embd;
+    uint64_t logits = e->model.is_last ? (uint64_t)e->max_logits * e->model.hp.n_vocab : 0;
+    return hidden > logits ? hidden : logits;
+}
+
+/* The buffers that graphs are computed in, where their inputs are made ready, and where a device's results go. */
+static void note_scratch(struct engine *e) {
+    struct engine_info *i = &e->info;
+    i->scratch_bytes = e->graphs.scratch +
+                       engine_inputs_bytes(i->n_batch, e->state.n_rows, e->model.hp.n_embd, e->model.is_first) +
+                       engine_result_bytes(&e->backend, result_floats(e));
+    i->device_scratch_bytes = e->graphs.device_scratch;
+}
+
+/* Before anything is taken there. */
+static void note_device(struct engine *e) {
+    const struct model_backend *b = &e->backend;
+    e->info.is_apart = !b->in_place && b->dev != b->host_dev;
+    e->info.device_free = e->info.is_apart ? model_backend_memory_free(b) : UINT64_MAX;
 }
 
 static void describe(struct engine *e) {
@@ -105,9 +124,12 @@ static void describe(struct engine *e) {
     i->weight_bytes = m->weights.bytes;
     i->copied_bytes = m->weights.copied_bytes;
     i->repacked_bytes = m->weights.repacked_bytes;
+    i->device_bytes = m->weights.uploaded_bytes;
+    i->both_bytes = m->weights.both_bytes;
     i->token_bytes = model_token_bytes(m);
     i->kv_bytes = e->state.pool_bytes;
-    i->scratch_bytes = scratch_of(e);
+    note_scratch(e);
+    snprintf(i->device, sizeof i->device, "%s", ggml_backend_dev_name(e->backend.dev));
     model_backend_describe(&e->backend, i->backend, sizeof i->backend);
 }
 
@@ -125,6 +147,7 @@ static strata_err make_state(struct engine *e, enum engine_kv_type type, struct 
 static strata_err prepare(struct engine *e, const struct pkg_model *m, const struct engine_options *opt,
                           struct strata_errmsg *em) {
     e->pkg = m;
+    note_device(e);
     strata_err rc = model_init(&e->model, m, &e->backend, em);
     if (!rc) rc = resolve(opt, &e->model.hp, &e->info, em);
     if (!rc) rc = make_state(e, opt->kv_type, em);
@@ -148,7 +171,7 @@ static strata_err measure(const struct model_backend *backend, const struct pkg_
     e->backend.dry = true;
     strata_err rc = prepare(e, m, opt, em);
     if (!rc) *out = e->info;
-    e->backend.handle = NULL;
+    e->backend.handle = e->backend.host = NULL;
     engine_free(e);
     return rc;
 }
@@ -156,7 +179,7 @@ static strata_err measure(const struct model_backend *backend, const struct pkg_
 strata_err engine_measure(const struct pkg_model *m, const struct engine_options *opt, struct engine_info *out,
                           struct strata_errmsg *em) {
     struct model_backend backend;
-    strata_err rc = model_backend_init(&backend, opt->backend_dir, opt->n_threads, em);
+    strata_err rc = model_backend_init(&backend, opt->backend_dir, opt->device, opt->n_threads, em);
     if (rc) return rc;
     backend.keep_mapped = opt->keep_mapped;
     rc = measure(&backend, m, opt, out, em);
@@ -169,14 +192,16 @@ strata_err engine_new(const struct pkg_model *m, const struct engine_options *op
     struct engine_info want;
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
-    strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->n_threads, em);
+    strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->device, opt->n_threads, em);
     e->backend.keep_mapped = opt->keep_mapped || opt->over_memory;
+    e->backend.progress = opt->progress;
     if (!rc) rc = measure(&e->backend, m, opt, &want, em);
     if (!rc) rc = engine_info_fits(&want, opt->over_memory, model_backend_memory_available(), em);
     if (!rc) rc = prepare(e, m, opt, em);
     if (!rc)
         rc =
             engine_inputs_init(&e->inputs, e->info.n_batch, e->state.n_rows, e->model.hp.n_embd, e->model.is_first, em);
+    if (!rc) rc = engine_result_init(&e->result, &e->backend, result_floats(e), em);
     if (rc) goto out;
     e->n_past = calloc(e->info.n_seq, sizeof *e->n_past);
     e->reach = calloc(e->info.n_seq, sizeof *e->reach);
@@ -195,6 +220,7 @@ void engine_free(struct engine *e) {
     engine_profile_free(e->profile);
     engine_graphs_deinit(&e->graphs);
     engine_inputs_deinit(&e->inputs);
+    engine_result_deinit(&e->result);
     model_state_deinit(&e->state);
     model_deinit(&e->model);
     model_backend_deinit(&e->backend);
@@ -289,8 +315,9 @@ static void shape_of(const struct engine *e, const struct engine_batch *b, uint3
 static strata_err compute(struct engine *e, struct engine_graph *g, const struct engine_batch *b,
                           struct strata_errmsg *em) {
     engine_inputs_set(&e->inputs, g, b);
-    if (e->profile) return engine_profile_compute(e->profile, g->b.graph, g->b.n_tokens, em);
-    enum ggml_status status = ggml_backend_graph_compute(e->backend.handle, g->b.graph);
+    if (e->profile)
+        return engine_profile_compute(e->profile, g->b.graph, g->offload ? g->offload->sched : NULL, g->b.n_tokens, em);
+    enum ggml_status status = engine_graphs_compute(&e->graphs, g);
     if (status == GGML_STATUS_SUCCESS) return STRATA_OK;
     return err_set(em, status == GGML_STATUS_ALLOC_FAILED ? STRATA_ENOMEM : STRATA_EINTERNAL,
                    "computing a batch of %u tokens failed: %s", (unsigned)g->b.n_tokens, ggml_status_to_string(status));
@@ -300,11 +327,10 @@ static strata_err compute(struct engine *e, struct engine_graph *g, const struct
  * Infinite numbers and NaNs have an exponent of ones, to which one more overflows into the sign. Two at a time, and in
  * two chains: a model's logits are several hundred thousand numbers for each token.
  */
-static bool all_finite(const struct ggml_tensor *t) {
+static bool all_finite(const float *x, int64_t n) {
     const uint64_t exponents = 0x7f8000007f800000u, one = 0x0080000000800000u, signs = 0x8000000080000000u;
-    const float *x = ggml_get_data_f32(t);
     uint64_t a = 0, b = 0;
-    int64_t i = 0, n = ggml_nelements(t);
+    int64_t i = 0;
     for (; i + 4 <= n; i += 4) {
         uint64_t pair[2];
         memcpy(pair, x + i, sizeof pair);
@@ -335,7 +361,9 @@ static strata_err explain_non_finite(struct engine *e, const struct engine_shape
         return err_set(em, STRATA_EFORMAT, "layers %u..%u gave results that are no numbers", (unsigned)first,
                        (unsigned)e->model.range.end);
     rc = compute(e, &p.graph, b, &why);
-    while (!rc && il < n && (!p.layer[il] || all_finite(p.layer[il]))) il++;
+    while (!rc && il < n &&
+           (!p.layer[il] || all_finite(engine_result_read(&e->result, p.layer[il]), ggml_nelements(p.layer[il]))))
+        il++;
     if (!rc && il == n && !stored_finite(&p.graph)) il = n - 1;
     engine_graphs_unprobe(&p);
     const char *damaged = model_weights_damaged(&e->model.weights, il < n ? first + il : MODEL_NO_LAYER);
@@ -353,8 +381,7 @@ static strata_err explain_non_finite(struct engine *e, const struct engine_shape
 }
 
 /* Where each batch's rows are in the result. */
-static void hand_out(const struct engine_graph *g, const float **out) {
-    const float *at = g->out ? ggml_get_data_f32(g->out) : NULL;
+static void hand_out(const struct engine_graph *g, const float *at, const float **out) {
     for (uint32_t i = 0; i < g->b.n_spans; i++) {
         out[i] = g->b.span[i].n_out ? at : NULL;
         if (at) at += (size_t)g->b.span[i].n_out * (size_t)g->out->ne[0];
@@ -363,6 +390,12 @@ static void hand_out(const struct engine_graph *g, const float **out) {
 
 static void note_written(struct engine *e, uint32_t seq, uint32_t end) {
     if (e->reach[seq].high < end) e->reach[seq].high = end;
+}
+
+static void note_run(struct engine *e, const struct engine_graph *g) {
+    note_scratch(e);
+    e->info.ops = g->offload ? g->offload->ops : 0;
+    e->info.host_ops = g->offload ? g->offload->host_ops : 0;
 }
 
 strata_err engine_run_many(struct engine *e, const struct engine_batch *batches, uint32_t n, const float **out,
@@ -376,8 +409,9 @@ strata_err engine_run_many(struct engine *e, const struct engine_batch *batches,
     rc = engine_graphs_get(&e->graphs, &shape, &g, em);
     if (!rc) rc = compute(e, g, batches, em);
     if (rc) return rc;
-    e->info.scratch_bytes = scratch_of(e);
-    if ((g->out && !all_finite(g->out)) || !stored_finite(g)) {
+    note_run(e, g);
+    const float *rows = g->out ? engine_result_read(&e->result, g->out) : NULL;
+    if ((rows && !all_finite(rows, ggml_nelements(g->out))) || !stored_finite(g)) {
         rc = explain_non_finite(e, &shape, batches, em);
         for (uint32_t i = 0; i < n; i++)
             model_state_wipe(&e->state, batches[i].seq, batches[i].pos, batches[i].pos + batches[i].n_tokens);
@@ -387,7 +421,7 @@ strata_err engine_run_many(struct engine *e, const struct engine_batch *batches,
         e->n_past[batches[i].seq] += batches[i].n_tokens;
         e->n_used += batches[i].n_tokens;
     }
-    hand_out(g, out);
+    hand_out(g, rows, out);
     return STRATA_OK;
 }
 
@@ -439,7 +473,7 @@ strata_err engine_truncate(struct engine *e, uint32_t seq, uint32_t pos, struct 
     strata_err rc = pos > 0 && pos < have ? check_reach(e, seq, pos, em) : STRATA_OK;
     if (rc) return rc;
     if (pos == 0) {
-        if (e->reach[seq].high > 0) model_state_clear(&e->state, seq);
+        if (e->reach[seq].high > 0) model_state_clear(&e->state, seq, e->reach[seq].high);
         e->reach[seq] = (struct reach){.high = 0};
     }
     set_pos(e, seq, pos);

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Types of the cache of keys and values, from exact and large to coarse and small. */
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_F32, ENGINE_KV_BF16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_COUNT };
@@ -37,6 +38,9 @@ struct engine_options {
     const char *backend_dir; /* folder with ggml's backends; NULL: the one Strata was built with */
     bool profile;            /* time every operation: slower; see engine_profile */
     bool over_memory; /* load even weights that do not fit the memory: they are read from the disk over and over */
+    /* What computes: "cpu" (NULL), "auto" or a device's name; see model_device.h, which lists them. */
+    const char *device;
+    FILE *progress; /* where copying weights to a device shows how far it is; NULL: nowhere */
 };
 
 /* What a loaded range is and what it costs, in bytes. */
@@ -49,11 +53,21 @@ struct engine_info {
     uint64_t weight_bytes;   /* tensors of this range, mapped or copied */
     uint64_t copied_bytes;   /* of these, copied because their place in the file is not aligned */
     uint64_t repacked_bytes; /* of these, copied in the order that the processor's kernels like best */
+    uint64_t device_bytes;   /* of these, copied to a device with memory of its own */
+    uint64_t both_bytes;     /* of these, on both sides: the table of a tied model, counted once in weight_bytes */
     uint64_t token_bytes;    /* of the weights, read to compute one token: of experts only those that it uses */
-    uint64_t kv_bytes;       /* state of all sequences when n_pool positions are used */
-    uint64_t scratch_bytes;  /* compute buffers, and where inputs are made ready for them */
-    /* The device and the instruction sets that its kernels were built for, such as "CPU AVX2=1 FMA=1": processors for
-     * which this text is the same round the same way. */
+    uint64_t kv_bytes;       /* state of all sequences when n_pool positions are used; on a device: all of it */
+    uint64_t scratch_bytes;  /* compute buffers, and where inputs and results are made ready for either side */
+    uint64_t device_scratch_bytes; /* of these, on a device with memory of its own */
+    /* Whether that memory is another than main memory, and how much of it was free before anything was taken:
+     * UINT64_MAX when the device does not tell. */
+    bool is_apart;
+    uint64_t device_free;
+    char device[64]; /* what computes: "CPU", "Vulkan0" */
+    /* Operations of the batch that was run last, and those of them that the CPU computes for the device. */
+    uint32_t ops, host_ops;
+    /* The device and the instruction sets that its kernels were built for, such as "CPU AVX2=1 FMA=1", or its make:
+     * those for which this text is the same round the same way. */
     char backend[256];
 };
 
@@ -64,12 +78,16 @@ struct engine_profile;
  * What an engine of these options would be and cost: exactly what engine_info says after engine_new. Of the model's
  * file only headers are read, and no memory is taken, so that it takes milliseconds whatever the size. Refuses what
  * engine_new refuses, but for weights whose values are no numbers, and for memory that is not there.
+ * On a device too: it is opened and asked, and nothing is taken of its memory. How it rounds the size of tensors up is
+ * not counted with the weights, and with several sequences scratch can grow there when batches mix in a way that needs
+ * more than the largest ones (engine_info tells; a batch that finds no room is refused).
  */
 strata_err engine_measure(const struct pkg_model *m, const struct engine_options *opt, struct engine_info *out,
                           struct strata_errmsg *em);
-/* Weights, state and scratch together. */
+/* Weights, state and scratch together, on all sides. */
 uint64_t engine_info_bytes(const struct engine_info *i);
-/* ENOMEM when that is more than `available` bytes: it tells of each, and what to lower. over_memory as in the options.
+/* ENOMEM when what lies in main memory is more than the `available` bytes of it, or what lies on a device apart is more
+ * than it had free: it tells of each, and what to lower. over_memory as in the options: it helps mapped weights only.
  */
 strata_err engine_info_fits(const struct engine_info *i, bool over_memory, uint64_t available,
                             struct strata_errmsg *em);

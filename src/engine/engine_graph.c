@@ -1,4 +1,4 @@
-/* The cache of built graphs. See engine_graph.h. Owns their contexts and the compute buffer they share. */
+/* The cache of built graphs. See engine_graph.h. Owns their contexts and the compute buffers they share. */
 #include "engine/engine_graph.h"
 
 #include "base/progress.h"
@@ -39,27 +39,40 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
     return STRATA_OK;
 }
 
-strata_err engine_graphs_need(const struct engine_graphs *g, const struct engine_shape *shape, size_t *out,
-                              struct strata_errmsg *em) {
+/* The shapes among those asked about that need most, on either side: in place all is on the first one. */
+struct worst {
+    struct engine_shape shape[ENGINE_OFFLOAD_SIDES];
+    size_t need[ENGINE_OFFLOAD_SIDES];
+    size_t nodes;
+};
+
+static strata_err consider(struct engine_graphs *g, const struct engine_shape *shape, struct worst *w,
+                           struct strata_errmsg *em) {
     struct engine_graph s = {.ctx = NULL};
+    size_t need[ENGINE_OFFLOAD_SIDES] = {0}, nodes;
     strata_err rc = build(g, shape, NULL, &s, em);
     if (rc) return rc;
-    ggml_gallocr_reserve_n_size(g->alloc, s.b.graph, NULL, NULL, out);
+    if (g->alloc)
+        ggml_gallocr_reserve_n_size(g->alloc, s.b.graph, NULL, NULL, need);
+    else
+        rc = engine_offload_need(&g->offload, s.b.graph, need, em);
+    nodes = (size_t)ggml_graph_n_nodes(s.b.graph);
     drop(&s);
+    if (rc) return rc;
+    if (nodes > w->nodes) w->nodes = nodes;
+    for (int i = 0; i < ENGINE_OFFLOAD_SIDES; i++) {
+        if (need[i] <= w->need[i]) continue;
+        w->need[i] = need[i];
+        w->shape[i] = *shape;
+    }
     return STRATA_OK;
 }
 
-/* The shape among those asked about that needs most. */
-struct worst {
-    struct engine_shape shape;
-    size_t need;
-};
-
-static strata_err consider(const struct engine_graphs *g, const struct engine_shape *shape, struct worst *w,
-                           struct strata_errmsg *em) {
-    size_t need = 0;
-    strata_err rc = engine_graphs_need(g, shape, &need, em);
-    if (!rc && need > w->need) *w = (struct worst){.shape = *shape, .need = need};
+strata_err engine_graphs_need(struct engine_graphs *g, const struct engine_shape *shape, size_t *out,
+                              struct strata_errmsg *em) {
+    struct worst w = {.nodes = 0};
+    strata_err rc = consider(g, shape, &w, em);
+    if (!rc) *out = w.need[ENGINE_OFFLOAD_DEVICE] + w.need[ENGINE_OFFLOAD_HOST];
     return rc;
 }
 
@@ -69,7 +82,7 @@ static strata_err reserve(struct engine_graphs *g, const struct worst *w, size_t
     struct engine_graph s = {.ctx = NULL};
     char want[32];
     size_t need = 0;
-    strata_err rc = build(g, &w->shape, NULL, &s, em);
+    strata_err rc = build(g, &w->shape[0], NULL, &s, em);
     if (rc) return rc;
     if (margin) {
         struct ggml_tensor *pad = ggml_new_tensor_1d(s.ctx, GGML_TYPE_I8, (int64_t)margin);
@@ -85,6 +98,31 @@ static strata_err reserve(struct engine_graphs *g, const struct worst *w, size_t
     drop(&s);
     g->scratch = g->backend->dry ? need : ggml_gallocr_get_buffer_size(g->alloc, 0);
     return rc;
+}
+
+static void note_offload(struct engine_graphs *g) {
+    g->device_scratch = engine_offload_bytes(&g->offload, ENGINE_OFFLOAD_DEVICE);
+    g->scratch = g->device_scratch + engine_offload_bytes(&g->offload, ENGINE_OFFLOAD_HOST);
+}
+
+/* The same on a device: for the shape that needs most of its memory, and for the one that needs most of the host's. Its
+ * scheduler is told the number of operations as well. No margin: the scheduler's buffers grow when they must. */
+static strata_err reserve_offload(struct engine_graphs *g, const struct worst *w, uint32_t most,
+                                  struct strata_errmsg *em) {
+    enum { PER_SPAN = 16 }; /* operations more where a span's tokens are not all wanted */
+    size_t nodes = w->nodes + (most > 1 ? (size_t)most * PER_SPAN : 0);
+    g->device_scratch = w->need[ENGINE_OFFLOAD_DEVICE];
+    g->scratch = g->device_scratch + w->need[ENGINE_OFFLOAD_HOST];
+    for (int i = 0; i < ENGINE_OFFLOAD_SIDES && !g->backend->dry; i++) {
+        struct engine_graph s = {.ctx = NULL};
+        if (w->need[i] == 0) continue;
+        strata_err rc = build(g, &w->shape[i], NULL, &s, em);
+        if (!rc) rc = engine_offload_reserve(&g->offload, s.b.graph, nodes, s.b.n_tokens, em);
+        drop(&s);
+        if (rc) return rc;
+    }
+    if (!g->backend->dry) note_offload(g);
+    return STRATA_OK;
 }
 
 /*
@@ -108,7 +146,7 @@ static struct engine_shape largest(const struct engine_graphs *g, const struct e
 }
 
 /* Rows that are dropped have to be picked first: with one row less than there are tokens, more is built. */
-static strata_err consider_both(const struct engine_graphs *g, struct engine_shape shape, struct worst *w,
+static strata_err consider_both(struct engine_graphs *g, struct engine_shape shape, struct worst *w,
                                 struct strata_errmsg *em) {
     strata_err rc = consider(g, &shape, w, em);
     uint32_t tokens = 0, rows = 0;
@@ -125,9 +163,13 @@ strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model
                               const struct model_backend *backend, const struct engine_limits *max,
                               struct strata_errmsg *em) {
     *g = (struct engine_graphs){.model = model, .state = state, .backend = backend, .n_ctx = max->n_ctx};
-    g->alloc = ggml_gallocr_new(backend->buft);
-    if (!g->alloc) return err_nomem(em, "the graph allocator");
-    struct worst w = {.need = 0};
+    if (backend->in_place) {
+        g->alloc = ggml_gallocr_new(backend->buft);
+        if (!g->alloc) return err_nomem(em, "the graph allocator");
+    } else {
+        engine_offload_init(&g->offload, backend, model, state);
+    }
+    struct worst w = {.nodes = 0};
     uint32_t most = max->n_seq < MODEL_BUILD_SPANS ? max->n_seq : MODEL_BUILD_SPANS;
     if (most > max->n_batch) most = max->n_batch;
     strata_err rc = consider_both(g, largest(g, max, 1, false), &w, em);
@@ -136,19 +178,28 @@ strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model
         rc = consider_both(g, largest(g, max, n, false), &w, em);
         if (!rc && n < max->n_batch) rc = consider_both(g, largest(g, max, n, true), &w, em);
     }
+    if (rc) return rc;
+    if (!g->alloc) return reserve_offload(g, &w, most, em);
     /* How tensors of other sizes find their places among each other is not quite in proportion: with many sequences
      * some shapes need up to 2 % more than the largest one (measured). */
-    return rc ? rc : reserve(g, &w, most > 1 ? w.need / 32 : 0, em);
+    return reserve(g, &w, most > 1 ? w.need[0] / 32 : 0, em);
 }
 
 void engine_graphs_deinit(struct engine_graphs *g) {
     for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++) drop(&g->slot[i]);
     if (g->alloc) ggml_gallocr_free(g->alloc);
     g->alloc = NULL;
+    engine_offload_deinit(&g->offload);
 }
 
 /* Gives a new graph its places in the compute buffer. */
 static strata_err place(struct engine_graphs *g, struct engine_graph *s, struct strata_errmsg *em) {
+    if (!g->alloc) {
+        strata_err rc = engine_offload_place(&g->offload, s->b.graph, s->b.n_tokens, em);
+        s->offload = &g->offload;
+        note_offload(g);
+        return rc;
+    }
     if (!ggml_gallocr_alloc_graph(g->alloc, s->b.graph))
         return err_set(em, STRATA_ENOMEM, "no scratch memory for a batch of %u tokens; lower the batch",
                        (unsigned)s->b.n_tokens);
@@ -170,7 +221,8 @@ static bool has_shape(const struct engine_graph *s, const struct engine_shape *s
 strata_err engine_graphs_get(struct engine_graphs *g, const struct engine_shape *shape, struct engine_graph **out,
                              struct strata_errmsg *em) {
     struct engine_graph *oldest = &g->slot[0];
-    for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++) {
+    /* A device's scheduler knows one graph at a time. */
+    for (size_t i = 0; i < (g->alloc ? ENGINE_GRAPH_SLOTS : 1); i++) {
         struct engine_graph *s = &g->slot[i];
         if (has_shape(s, shape)) {
             s->used = ++g->clock;
@@ -191,22 +243,32 @@ strata_err engine_graphs_get(struct engine_graphs *g, const struct engine_shape 
     return STRATA_OK;
 }
 
+enum ggml_status engine_graphs_compute(const struct engine_graphs *g, const struct engine_graph *s) {
+    if (s->offload) return engine_offload_compute(s->offload, s->b.graph);
+    return ggml_backend_graph_compute(g->backend->handle, s->b.graph);
+}
+
 strata_err engine_graphs_probe(const struct engine_graphs *g, const struct engine_shape *shape,
                                struct engine_probe *out, struct strata_errmsg *em) {
-    struct engine_probe p = {.alloc = ggml_gallocr_new(g->backend->buft)};
-    p.layer = calloc(g->state->range.end - g->state->range.first, sizeof *p.layer);
-    strata_err rc = p.alloc && p.layer ? build(g, shape, p.layer, &p.graph, em) : err_nomem(em, "a graph");
-    if (!rc && !ggml_gallocr_alloc_graph(p.alloc, p.graph.b.graph)) rc = err_nomem(em, "a graph");
-    if (rc)
-        engine_graphs_unprobe(&p);
-    else
-        *out = p;
+    struct engine_probe *p = out;
+    *p = (struct engine_probe){.alloc = g->alloc ? ggml_gallocr_new(g->backend->buft) : NULL};
+    p->layer = calloc(g->state->range.end - g->state->range.first, sizeof *p->layer);
+    bool have = p->layer && (p->alloc || !g->alloc);
+    strata_err rc = have ? build(g, shape, p->layer, &p->graph, em) : err_nomem(em, "a graph");
+    if (!rc && g->alloc && !ggml_gallocr_alloc_graph(p->alloc, p->graph.b.graph)) rc = err_nomem(em, "a graph");
+    if (!rc && !g->alloc) {
+        p->offload = (struct engine_offload){.backend = g->backend, .n_fixed = g->offload.n_fixed};
+        p->graph.offload = &p->offload;
+        rc = engine_offload_place(&p->offload, p->graph.b.graph, p->graph.b.n_tokens, em);
+    }
+    if (rc) engine_graphs_unprobe(p);
     return rc;
 }
 
 void engine_graphs_unprobe(struct engine_probe *p) {
     drop(&p->graph);
     if (p->alloc) ggml_gallocr_free(p->alloc);
+    engine_offload_deinit(&p->offload);
     free(p->layer);
     *p = (struct engine_probe){.alloc = NULL};
 }

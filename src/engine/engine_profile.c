@@ -63,7 +63,7 @@ strata_err engine_profile_new(const struct model_backend *backend, struct engine
         engine_profile_free(p);
         return rc;
     }
-    p->read_rate = engine_profile_read_rate(backend->n_threads, 0);
+    if (backend->in_place) p->read_rate = engine_profile_read_rate(backend->n_threads, 0);
     *out = p;
     return STRATA_OK;
 }
@@ -198,10 +198,39 @@ static bool is_computed(const struct ggml_tensor *t) {
     }
 }
 
-strata_err engine_profile_compute(struct engine_profile *p, struct ggml_cgraph *graph, uint32_t n_tokens,
+/* What the scheduler calls before (ask) and after each operation. */
+struct watch {
+    struct engine_profile *p;
+    uint64_t start;
+    strata_err rc;
+    struct strata_errmsg *em;
+};
+
+static bool on_operation(struct ggml_tensor *t, bool ask, void *user) {
+    struct watch *w = user;
+    if (ask) {
+        w->start = clock_now_ns();
+        return is_computed(t);
+    }
+    w->rc = note(w->p, t, clock_now_ns() - w->start, w->em);
+    return w->rc == STRATA_OK;
+}
+
+static strata_err compute_watched(struct engine_profile *p, struct ggml_cgraph *graph, ggml_backend_sched_t sched,
                                   struct strata_errmsg *em) {
-    strata_err rc = STRATA_OK;
-    for (int i = 0; i < ggml_graph_n_nodes(graph) && !rc; i++) {
+    struct watch w = {.p = p, .em = em};
+    ggml_backend_sched_set_eval_callback(sched, on_operation, &w);
+    enum ggml_status status = ggml_backend_sched_graph_compute(sched, graph);
+    ggml_backend_sched_set_eval_callback(sched, NULL, NULL);
+    if (w.rc || status == GGML_STATUS_SUCCESS) return w.rc;
+    return err_set(em, status == GGML_STATUS_ALLOC_FAILED ? STRATA_ENOMEM : STRATA_EINTERNAL,
+                   "computing a graph failed: %s", ggml_status_to_string(status));
+}
+
+strata_err engine_profile_compute(struct engine_profile *p, struct ggml_cgraph *graph, ggml_backend_sched_t sched,
+                                  uint32_t n_tokens, struct strata_errmsg *em) {
+    strata_err rc = sched ? compute_watched(p, graph, sched, em) : STRATA_OK;
+    for (int i = 0; i < ggml_graph_n_nodes(graph) && !rc && !sched; i++) {
         struct ggml_tensor *t = ggml_graph_node(graph, i);
         uint64_t ns;
         if (!is_computed(t)) continue;

@@ -39,21 +39,23 @@ struct engine_profile {
     uint64_t n_runs, n_tokens;
     uint64_t launch_ns;     /* spent on launching operations; not in the rows */
     uint64_t one_launch_ns; /* for one */
-    double read_rate;       /* bytes of memory that all threads together read in a second */
+    double read_rate;       /* bytes of memory that all threads together read in a second; 0: not known */
     /* Owned, borrowed: */
     struct ggml_context *ctx;
     struct ggml_cgraph *one; /* a graph for one operation */
     const struct model_backend *backend;
 };
 
-/* Measures the launch of an operation and the memory's rate, in about half a second. Borrows the backend. */
+/* Measures the launch of an operation and, on the CPU, the memory's rate, in about half a second. Borrows the backend.
+ */
 strata_err engine_profile_new(const struct model_backend *backend, struct engine_profile **out,
                               struct strata_errmsg *em);
 void engine_profile_free(struct engine_profile *p);
 
-/* Computes a graph whose tensors are named by model_graph (name_parts), and notes its operations. */
-strata_err engine_profile_compute(struct engine_profile *p, struct ggml_cgraph *graph, uint32_t n_tokens,
-                                  struct strata_errmsg *em);
+/* Computes a graph whose tensors are named by model_graph (name_parts), and notes its operations. sched: that which
+ * placed it, or NULL when it is computed in place. */
+strata_err engine_profile_compute(struct engine_profile *p, struct ggml_cgraph *graph, ggml_backend_sched_t sched,
+                                  uint32_t n_tokens, struct strata_errmsg *em);
 
 /* Forgets the figures so far; measurements of the machine stay. */
 void engine_profile_reset(struct engine_profile *p);

@@ -1,7 +1,9 @@
 /*
- * ggml's backends: found at run time, one device chosen, threads set.
+ * One device of ggml's, opened for an engine: what computes, and where weights, state and results lie.
  *
- * ggml keeps its list of backends for the whole process; the first model_backend_init loads it, later ones reuse it.
+ * On the CPU everything lies in main memory, in place: weights stay in the mapped file and results are read where they
+ * were computed. Any other device has memory of its own: weights are copied there once, and the CPU stands by for the
+ * operations that the device cannot compute.
  * A model_backend is one computing stream: it belongs to one engine and is used by one thread at a time.
  */
 #ifndef MODEL_BACKEND_H
@@ -13,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { MODEL_BACKEND_MAX_THREADS = 512 };
 
@@ -20,12 +23,15 @@ struct model_backend {
     ggml_backend_dev_t dev;
     ggml_backend_t handle;
     ggml_backend_buffer_type_t buft;
-    size_t alignment; /* that an address of a tensor must have */
+    bool in_place;    /* tensors lie in main memory, where they can be read and written without ggml */
+    size_t alignment; /* that an address in main memory must have to be that of a tensor */
     uint32_t n_threads;
-    bool keep_mapped; /* matrices stay as they are in the file; see model_repack.h. Set by the owner */
-    /* Only to measure: tensors of weights and state get addresses, but nothing is read, mapped or taken for them. Set
-     * by the caller after model_backend_init. */
-    bool dry;
+    ggml_backend_dev_t host_dev; /* the CPU: dev itself when in_place */
+    ggml_backend_t host;         /* NULL when in_place */
+    /* Set by the owner after model_backend_init: */
+    bool dry;         /* only to measure: tensors of weights and state get addresses, but nothing is read or taken */
+    bool keep_mapped; /* matrices stay as they are in the file; see model_repack.h */
+    FILE *progress;   /* where the copying of weights shows how far it is; NULL: nowhere */
 };
 
 /*
@@ -37,19 +43,30 @@ struct model_backend {
  */
 void model_backend_tune_process(char **argv);
 
-/* dir: folder with ggml's backend libraries, or NULL for the one Strata was built with. n_threads 0: every core that
- * this process may use. */
-strata_err model_backend_init(struct model_backend *b, const char *dir, uint32_t n_threads, struct strata_errmsg *em);
+/* dir: folder with ggml's backend libraries, or NULL for the one Strata was built with. device: a name for
+ * model_device_find, or NULL for the CPU. n_threads 0: every core that this process may use. */
+strata_err model_backend_init(struct model_backend *b, const char *dir, const char *device, uint32_t n_threads,
+                              struct strata_errmsg *em);
 void model_backend_deinit(struct model_backend *b);
 
-/* Writes the device's name and its features ("CPU AVX2=1 ...") into out, cut to fit. Returns out. */
+/* Writes what computes into out, cut to fit: a processor's features ("CPU AVX2=1 ..."), a card's make. Returns out. */
 const char *model_backend_describe(const struct model_backend *b, char *out, size_t cap);
 
+enum model_backend_use {
+    MODEL_BACKEND_MULTIPLY, /* with a vector */
+    MODEL_BACKEND_EXPERTS,  /* one of a stack, chosen for each vector */
+    MODEL_BACKEND_LOOK_UP,  /* by row */
+    MODEL_BACKEND_STORE     /* rows of F32 are written to it */
+};
+
 /*
- * Whether weights of a type can be multiplied with (rows false) or looked up in by row (rows true). ggml aborts on a
- * type that it cannot compute with, so this is asked for every matrix before any graph is built.
+ * Whether the device (on_host: the CPU that stands by) can use tensors of a type in this way. ggml aborts on a type
+ * that it cannot compute with, so this is asked for every matrix before any graph is built.
  */
-bool model_backend_can_use(const struct model_backend *b, uint32_t type, bool rows);
+bool model_backend_can_use(const struct model_backend *b, uint32_t type, enum model_backend_use use, bool on_host);
+
+/* Bytes of the device's memory that are free; UINT64_MAX when it does not tell. */
+uint64_t model_backend_memory_free(const struct model_backend *b);
 
 /* Bytes of main memory that could be had now without swapping (see base/memory.h). */
 uint64_t model_backend_memory_available(void);

@@ -31,10 +31,11 @@ out:
 ggml_backend_buffer_type_t model_repack_type(const struct model_backend *b, const struct ggml_tensor *w,
                                              enum model_product use) {
     ggml_backend_dev_get_extra_bufts_t get = NULL;
+    if (!b->in_place || b->keep_mapped || use == MODEL_PRODUCT_NONE) return NULL;
     void *address =
         ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(b->dev), "ggml_backend_dev_get_extra_bufts");
     memcpy(&get, &address, sizeof get); /* ISO C has no cast from data to function pointers */
-    if (!get || use == MODEL_PRODUCT_NONE || b->keep_mapped) return NULL;
+    if (!get) return NULL;
     for (ggml_backend_buffer_type_t *buft = get(b->dev); buft && *buft; buft++)
         if (can_multiply(b, *buft, w, use)) return *buft;
     return NULL;

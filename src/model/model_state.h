@@ -9,7 +9,8 @@
  * A sequence lives in a slot. A plane is [width, rows * n_slots]; position p of slot s is in row s * rows + p % rows,
  * where rows is the context length for planes that keep everything, and the window plus a batch for rings. The memory
  * is mapped from the system and reads as zeros until written; it becomes resident as positions are used and is given
- * back when a slot is cleared. A row that is masked must never hold a NaN.
+ * back when a slot is cleared. On a device with memory of its own all of it is taken at the start. A row that is masked
+ * must never hold a NaN.
  */
 #ifndef MODEL_STATE_H
 #define MODEL_STATE_H
@@ -20,7 +21,7 @@
 
 #include <ggml.h>
 
-enum { MODEL_STATE_STEP = 256, MODEL_STATE_PLANES = 2, MODEL_STATE_MAX_SLOTS = 256 };
+enum { MODEL_STATE_STEP = 256, MODEL_STATE_PLANES = 2, MODEL_STATE_MAX_SLOTS = 256, MODEL_STATE_ZEROS = 1 << 20 };
 
 /* What an architecture asks for. */
 struct model_plane_dims {
@@ -43,12 +44,13 @@ struct model_state {
     uint32_t n_rows; /* of a plane that keeps everything: n_ctx rounded up to MODEL_STATE_STEP */
     uint32_t slack;  /* positions beyond its window that a ring keeps: what can be gone back */
     enum ggml_type type;
-    uint64_t bytes;      /* of address space */
-    uint64_t pool_bytes; /* that can become resident: rings, and n_pool positions of the other planes */
+    uint64_t bytes;      /* of address space, or of a device's memory */
+    uint64_t pool_bytes; /* that can become resident: rings, and n_pool positions of the other planes; or all of it */
     /* Owned: */
     struct ggml_context *ctx;
     ggml_backend_buffer_t buffer;
-    void *memory;
+    void *memory; /* mapped; NULL on a device with memory of its own */
+    void *zeros;  /* MODEL_STATE_ZEROS bytes to write there; NULL in mapped memory */
 };
 
 struct model_state_options {
@@ -73,8 +75,9 @@ void model_state_deinit(struct model_state *st);
  * the plane's rows. */
 uint32_t model_state_visible(const struct model_plane *p, uint32_t end);
 
-/* Gives a slot's memory back; its rows read as zeros then. */
-void model_state_clear(struct model_state *st, uint32_t slot);
+/* Gives a slot's memory back; its rows, of which those of positions below `end` may have been written, read as zeros
+ * then. */
+void model_state_clear(struct model_state *st, uint32_t slot, uint32_t end);
 
 /* Makes the rows of positions [first, end) zeros again: after a batch that went wrong. */
 void model_state_wipe(struct model_state *st, uint32_t slot, uint32_t first, uint32_t end);

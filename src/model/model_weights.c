@@ -1,8 +1,8 @@
 /*
  * Claims, checks and places the weights of a layer range. See model_weights.h.
  *
- * Owns the ggml context of the weights, the buffers that wrap mapped pages, and the buffer of copied tensors. It writes
- * to no mapped page. Refuses missing, misshapen, unusable and damaged tensors, and those that the architecture does not
+ * Owns the ggml context of the weights, the buffers that wrap mapped pages, and those of copied tensors. It writes to
+ * no mapped page. Refuses missing, misshapen, unusable and damaged tensors, and those that the architecture does not
  * know.
  */
 #include "model/model_weights.h"
@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "model/model_numbers.h"
 #include "model/model_repack.h"
+#include "model/model_upload.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ struct model_placed {
     const uint8_t *data;
     size_t bytes;
     bool joined;                     /* a second view of tensors that are listed on their own */
+    bool host;                       /* stays in main memory though the device has memory of its own */
     ggml_backend_buffer_type_t buft; /* kept there in another order of its rows; NULL: as it is in the file */
 };
 
@@ -103,13 +105,15 @@ static strata_err find(const struct model_loader *ld, const char *name, uint64_t
 }
 
 /* Notes a checked tensor and gives it its ggml twin. */
-static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, enum model_product product,
-                        struct ggml_tensor **out, struct strata_errmsg *em) {
-    for (size_t i = 0; i < ld->n_placed; i++)
-        if (ld->placed[i].data == t->data && strcmp(ld->placed[i].name, t->name) == 0 && ld->placed[i].tensor) {
-            if (out) *out = ld->placed[i].tensor; /* token_embd as the output of a tied model */
+static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bool use, bool host,
+                        enum model_product product, struct ggml_tensor **out, struct strata_errmsg *em) {
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (p->data == t->data && strcmp(p->name, t->name) == 0 && p->tensor && (p->host == host || !use)) {
+            if (out) *out = p->tensor; /* token_embd as the output of a tied model */
             return STRATA_OK;
         }
+    }
     if (ld->n_placed == ld->cap_placed)
         return err_set(em, STRATA_EINTERNAL, "more tensors are claimed than the model holds (at %s)", t->name);
     struct ggml_tensor *g = NULL;
@@ -125,6 +129,7 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
                                                        .tensor = g,
                                                        .data = t->data,
                                                        .bytes = (size_t)t->bytes,
+                                                       .host = host,
                                                        .buft = g ? model_repack_type(ld->backend, g, product) : NULL};
     if (out) *out = g;
     return STRATA_OK;
@@ -138,7 +143,7 @@ static strata_err claim_f32(struct model_loader *ld, const char *name, uint64_t 
     if (t->type != GGUF_TENSOR_F32)
         return err_set(em, STRATA_EUNSUPPORTED, "tensor %s has the type %s; Strata needs F32 there", name,
                        gguf_types_tensor_name(t->type));
-    return place(ld, t, use, MODEL_PRODUCT_NONE, out, em);
+    return place(ld, t, use, false, MODEL_PRODUCT_NONE, out, em);
 }
 
 strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n, bool required,
@@ -155,20 +160,25 @@ strata_err model_weights_table(struct model_loader *ld, uint32_t layer, const ch
     return claim_f32(ld, full, width, n, required, true, out, em);
 }
 
-/* A matrix, or a stack of them, of a type that can be multiplied with (rows: and looked up in by row). */
-static strata_err claim_matrix(struct model_loader *ld, const char *name, const uint64_t ne[3], bool rows,
-                               enum model_product product, bool required, struct ggml_tensor **out,
-                               struct strata_errmsg *em) {
+/*
+ * A matrix, or a stack of them, of a type that can be used as it will be. Beside a device with memory of its own, those
+ * that it cannot use stay in main memory for the CPU, and so do tables in which rows are looked up: a row a token is
+ * nothing to move, and a large vocabulary's table is much memory.
+ */
+static strata_err claim_matrix(struct model_loader *ld, const char *name, const uint64_t ne[3],
+                               enum model_backend_use use, enum model_product product, bool required,
+                               struct ggml_tensor **out, struct strata_errmsg *em) {
     const struct gguf_tensor *t;
+    const struct model_backend *b = ld->backend;
     strata_err rc = find(ld, name, ne[0], ne[1], ne[2], required, &t, em);
     if (rc || !t) return rc;
-    if (!model_backend_can_use(ld->backend, t->type, false) ||
-        (rows && !model_backend_can_use(ld->backend, t->type, true)))
+    bool host = !b->in_place && (use == MODEL_BACKEND_LOOK_UP || !model_backend_can_use(b, t->type, use, false));
+    if (!model_backend_can_use(b, t->type, use, host || b->in_place))
         return err_set(em, STRATA_EUNSUPPORTED,
                        "tensor %s has the type %s, which ggml's CPU backend cannot compute with; quantize the model to "
                        "another type",
                        name, gguf_types_tensor_name(t->type));
-    return place(ld, t, true, product, out, em);
+    return place(ld, t, true, host, product, out, em);
 }
 
 strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -179,14 +189,16 @@ strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const c
     /* Embeddings are looked up in on the first stage; on the last one they must be multiplied with the same way. */
     bool only_products = !rows && strcmp(full, "token_embd.weight") != 0;
     enum model_product product = only_products ? MODEL_PRODUCT_MATRIX : MODEL_PRODUCT_NONE;
-    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1}, rows, product, required, out, em);
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, 1},
+                        rows ? MODEL_BACKEND_LOOK_UP : MODEL_BACKEND_MULTIPLY, product, required, out, em);
 }
 
 strata_err model_weights_stack(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in, uint64_t n_out,
                                uint64_t n, bool required, struct ggml_tensor **out, struct strata_errmsg *em) {
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
-    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, false, MODEL_PRODUCT_NONE, required, out, em);
+    return claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n}, MODEL_BACKEND_MULTIPLY, MODEL_PRODUCT_NONE,
+                        required, out, em);
 }
 
 strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
@@ -195,8 +207,8 @@ strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const 
     char full[NAME_MAX_LEN];
     struct model_linear l = {.w = NULL};
     full_name(full, layer, name, ".weight");
-    strata_err rc = claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, false, MODEL_PRODUCT_EXPERTS,
-                                 required, &l.w, em);
+    strata_err rc = claim_matrix(ld, full, (const uint64_t[]){n_in, n_out, n_expert}, MODEL_BACKEND_EXPERTS,
+                                 MODEL_PRODUCT_EXPERTS, required, &l.w, em);
     if (rc || !l.w) return rc;
     full_name(full, layer, name, ".bias");
     rc = claim_f32(ld, full, n_out, n_expert, false, true, &l.b, em);
@@ -233,13 +245,18 @@ strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const c
     char full[NAME_MAX_LEN];
     full_name(full, layer, name, "");
     const struct gguf_tensor *t = pkg_model_find(ld->pkg, full);
-    return t ? place(ld, t, false, MODEL_PRODUCT_NONE, NULL, em) : STRATA_OK;
+    return t ? place(ld, t, false, false, MODEL_PRODUCT_NONE, NULL, em) : STRATA_OK;
 }
 
 static const struct model_placed *placed_of(const struct model_loader *ld, const struct ggml_tensor *tensor) {
     for (size_t i = ld->n_placed; i-- > 0;)
         if (ld->placed[i].tensor == tensor) return &ld->placed[i];
     return NULL;
+}
+
+static strata_err damaged(const char *name, struct strata_errmsg *em) {
+    return err_set(em, STRATA_EFORMAT,
+                   "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", name);
 }
 
 strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em) {
@@ -250,15 +267,32 @@ strata_err model_weights_check_numbers(const struct model_loader *ld, struct str
     if (!t) return err_nomem(em, "a check of the weights");
     for (size_t i = 0; i < ld->n_placed; i++) {
         const struct model_placed *p = &ld->placed[i];
-        if (p->tensor && !p->joined)
+        /* What was copied to a device was looked at on its way. */
+        if (p->tensor && !p->joined && (p->host || ld->backend->in_place))
             t[n++] = (struct model_numbers){p->name, (uint32_t)p->tensor->type, p->data, p->bytes};
     }
     strata_err rc = model_numbers_check(t, n, ld->backend->n_threads, &bad, em);
-    if (bad)
-        rc = err_set(em, STRATA_EFORMAT,
-                     "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", bad->name);
+    if (bad) rc = damaged(bad->name, em);
     free(t);
     return rc;
+}
+
+/* Wherever the tensor lies, `data` being its address there: what is not in main memory is fetched some rows at a time.
+ */
+static bool holds_numbers(const struct ggml_tensor *t, const void *data) {
+    enum { PIECE = 4 << 20 };
+    size_t row = t->nb[1], rows = (size_t)ggml_nrows(t), step = row < PIECE ? PIECE / row : 1;
+    if (ggml_backend_buffer_is_host(t->buffer) || data != t->data)
+        return model_numbers_finite((uint32_t)t->type, data, ggml_nbytes(t));
+    void *piece = malloc(row * step);
+    bool good = true;
+    for (size_t first = 0; piece && good && first < rows; first += step) {
+        size_t n = rows - first < step ? rows - first : step;
+        ggml_backend_tensor_get(t, piece, first * row, n * row);
+        good = model_numbers_finite((uint32_t)t->type, piece, n * row);
+    }
+    free(piece);
+    return good;
 }
 
 const char *model_weights_damaged(const struct model_weights *w, uint32_t layer) {
@@ -270,8 +304,7 @@ const char *model_weights_damaged(const struct model_weights *w, uint32_t layer)
         const void *data = t->data;
         for (size_t i = 0; i < w->n_repacked; i++)
             if (w->repacked[i].tensor == t) data = w->repacked[i].data;
-        if (data && t->name[strlen(t->name) - 1] != '+' && !model_numbers_finite(t->type, data, ggml_nbytes(t)))
-            return t->name;
+        if (data && t->name[strlen(t->name) - 1] != '+' && !holds_numbers(t, data)) return t->name;
     }
     return NULL;
 }
@@ -288,7 +321,7 @@ static bool same_size(const struct model_placed *p) {
 
 struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
                                        const struct model_linear *b) {
-    if (!a->w || !b->w || a->b || b->b || a->scale || b->scale) return NULL;
+    if (!a->w || !b->w || a->b || b->b || a->scale || b->scale || !ld->backend->in_place) return NULL;
     if (a->w->type != b->w->type || a->w->ne[0] != b->w->ne[0]) return NULL;
     const struct model_placed *pa = placed_of(ld, a->w), *pb = placed_of(ld, b->w);
     if (!pa || !pb || pa->data + pa->bytes != pb->data || !aligned(ld, pa->data) || !aligned(ld, pb->data)) return NULL;
@@ -309,6 +342,11 @@ static int by_address(const void *a, const void *b) {
     uintptr_t x = (uintptr_t)((const struct model_placed *)a)->data;
     uintptr_t y = (uintptr_t)((const struct model_placed *)b)->data;
     return (x > y) - (x < y);
+}
+
+static int host_first(const void *a, const void *b) {
+    const struct model_placed *x = a, *y = b;
+    return x->host != y->host ? y->host - x->host : by_address(a, b);
 }
 
 static strata_err check_all_claimed(struct model_loader *ld, struct strata_errmsg *em) {
@@ -378,8 +416,8 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
     }
     size_t size = last - first;
     read_ahead_span(ld, begin, end);
-    strata_err rc =
-        add_buffer(ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->dev, (void *)first, size, size), em);
+    strata_err rc = add_buffer(
+        ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->host_dev, (void *)first, size, size), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
     for (size_t i = begin; i < end; i++) {
@@ -395,17 +433,18 @@ static bool to_copy(const struct model_loader *ld, const struct model_placed *p)
     return p->tensor && !p->buft && !aligned(ld, p->data);
 }
 
-/* Copies the tensors whose place in the file ggml cannot use into one buffer of our own. */
-static strata_err copy_unaligned(struct model_loader *ld, struct strata_errmsg *em) {
+/* Copies those of placed[0..n) whose place in the file ggml cannot use into one buffer of our own. */
+static strata_err copy_unaligned(struct model_loader *ld, size_t n, struct strata_errmsg *em) {
     size_t align = ld->backend->alignment, total = 0;
-    for (size_t i = 0; i < ld->n_placed; i++)
+    for (size_t i = 0; i < n; i++)
         if (to_copy(ld, &ld->placed[i])) total += GGML_PAD(ld->placed[i].bytes, align);
     if (total == 0) return STRATA_OK;
-    strata_err rc = add_buffer(ld->weights, ggml_backend_buft_alloc_buffer(ld->backend->buft, total), em);
+    strata_err rc = add_buffer(
+        ld->weights, ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(ld->backend->host_dev), total), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
     char *at = ggml_backend_buffer_get_base(buffer);
-    for (size_t i = 0; i < ld->n_placed; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct model_placed *p = &ld->placed[i];
         if (!to_copy(ld, p)) continue;
         if (ggml_backend_tensor_alloc(buffer, p->tensor, at) != GGML_STATUS_SUCCESS)
@@ -474,32 +513,93 @@ strata_err model_weights_repack(struct model_loader *ld, struct strata_errmsg *e
     return rc;
 }
 
-/* What the range's weights take; only to measure, their places in the file stand for those that they would have. */
-static void count(struct model_loader *ld) {
-    for (size_t i = 0; i < ld->n_placed; i++) {
+/* Wraps what stays in main memory: placed[0..n), in the order of addresses. */
+static strata_err map_all(struct model_loader *ld, size_t n, struct strata_errmsg *em) {
+    for (size_t begin = 0, i = 0; i < n; i++) {
         const struct model_placed *p = &ld->placed[i];
-        if (!p->tensor) continue;
-        if (!p->joined) ld->weights->bytes += p->bytes;
-        if (to_copy(ld, p)) ld->weights->copied_bytes += p->bytes;
-        if (p->buft && !p->joined) ld->weights->repacked_bytes += p->bytes;
-        if (ld->backend->dry) p->tensor->data = (void *)(uintptr_t)p->data;
-    }
-}
-
-strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
-    strata_err rc = check_all_claimed(ld, em);
-    if (rc) return rc;
-    count(ld);
-    if (ld->backend->dry) return STRATA_OK;
-    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, by_address);
-    for (size_t begin = 0, i = 0; i < ld->n_placed; i++) {
-        const struct model_placed *p = &ld->placed[i];
-        bool ends =
-            i + 1 == ld->n_placed || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
+        bool ends = i + 1 == n || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
         if (!ends) continue;
-        rc = map_span(ld, begin, i + 1, em);
+        strata_err rc = map_span(ld, begin, i + 1, em);
         if (rc) return rc;
         begin = i + 1;
     }
-    return copy_unaligned(ld, em);
+    return copy_unaligned(ld, n, em);
+}
+
+/* Looks at placed[first..) and copies it to the device. The file's pages go back to the system, which keeps them while
+ * there is room. */
+static strata_err upload(struct model_loader *ld, size_t first, struct strata_errmsg *em) {
+    struct model_upload u;
+    ggml_backend_buffer_t buffer;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    strata_err rc = model_upload_begin(&u, ld->backend, ld->weights->ctx, &buffer, em);
+    if (!rc && buffer) rc = add_buffer(ld->weights, buffer, em);
+    for (size_t i = first; i < ld->n_placed && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        const struct model_numbers one = {p->name, (uint32_t)p->tensor->type, p->data, p->bytes}, *bad = NULL;
+        uintptr_t begin = ((uintptr_t)p->data + page - 1) & ~(page - 1);
+        uintptr_t end = ((uintptr_t)p->data + p->bytes) & ~(page - 1);
+        madvise((void *)((uintptr_t)p->data & ~(page - 1)), p->bytes, MADV_WILLNEED);
+        rc = model_numbers_check(&one, 1, ld->backend->n_threads, &bad, em);
+        if (bad) rc = damaged(p->name, em);
+        if (!rc) model_upload_tensor(&u, p->tensor, p->data, p->bytes);
+        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
+    model_upload_end(&u);
+    return rc;
+}
+
+/* ---- sums ---- */
+
+/* Whether a tensor that stays with the host, placed[i], is on the device as well: the table of a tied model. */
+static bool on_both_sides(const struct model_loader *ld, size_t i) {
+    bool both = false;
+    for (size_t k = i + 1; ld->placed[i].host && k < ld->n_placed && !both; k++)
+        both = ld->placed[k].tensor && !ld->placed[k].host && ld->placed[k].data == ld->placed[i].data;
+    return both;
+}
+
+/* What the range's weights take: placed[0..n_mapped) in main memory, the others on the device. */
+static void count(struct model_loader *ld, size_t n_mapped) {
+    struct model_weights *w = ld->weights;
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        bool both = on_both_sides(ld, i);
+        if (both) w->both_bytes += p->bytes;
+        if (!both && !p->joined) w->bytes += p->bytes;
+        if (i < n_mapped && to_copy(ld, p)) w->copied_bytes += p->bytes;
+        if (i >= n_mapped) w->uploaded_bytes += p->bytes;
+        if (p->buft && !p->joined) w->repacked_bytes += p->bytes;
+    }
+}
+
+/* Only to measure: places in the file stand for those that the tensors would have, and empty buffers tell on which side
+ * that would be. */
+static strata_err pretend(struct model_loader *ld, size_t n_mapped, struct strata_errmsg *em) {
+    const struct model_backend *b = ld->backend;
+    struct model_weights *w = ld->weights;
+    strata_err rc = add_buffer(w, ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(b->host_dev), 0), em);
+    if (!rc) rc = add_buffer(w, ggml_backend_buft_alloc_buffer(b->buft, 0), em);
+    for (size_t i = 0; i < ld->n_placed && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        p->tensor->data = (void *)(uintptr_t)p->data;
+        p->tensor->buffer = w->buffers[i < n_mapped ? 0 : 1];
+    }
+    return rc;
+}
+
+strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
+    bool in_place = ld->backend->in_place;
+    size_t n_mapped = ld->n_placed;
+    strata_err rc = check_all_claimed(ld, em);
+    if (rc) return rc;
+    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, host_first);
+    while (!in_place && n_mapped > 0 && !ld->placed[n_mapped - 1].host) n_mapped--;
+    count(ld, n_mapped);
+    if (ld->backend->dry) return pretend(ld, n_mapped, em);
+    rc = map_all(ld, n_mapped, em);
+    return rc || in_place ? rc : upload(ld, n_mapped, em);
 }

@@ -2,7 +2,8 @@
  * The weights of one layer range, as ggml tensors.
  *
  * Tensors stay where pkg_model mapped them: ggml gets buffers that wrap the mapped pages, and nothing ever writes to
- * them. Only a tensor whose address ggml cannot work with is copied. An architecture claims each tensor by name with
+ * them. Only a tensor whose address ggml cannot work with is copied. A device with memory of its own gets a copy of
+ * those that it computes with, once. An architecture claims each tensor by name with
  * the shape it must have; what is claimed is checked (presence, type, shape) before ggml sees it, and a tensor of the
  * range that nobody claimed is an error, because ignoring a weight gives wrong numbers without a word.
  */
@@ -63,6 +64,8 @@ struct model_weights {
     uint64_t bytes;          /* of all claimed tensors */
     uint64_t copied_bytes;   /* of these, copied for their alignment */
     uint64_t repacked_bytes; /* of these, copied in the kernels' order; see model_repack.h */
+    uint64_t uploaded_bytes; /* of these, copied to a device with memory of its own */
+    uint64_t both_bytes;     /* of these, on the device and in main memory: the table of a tied model */
     struct model_repack_item *repacked;
     size_t n_repacked;
     /* Owned: */
@@ -88,8 +91,9 @@ struct model_loader {
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
                                struct pkg_range range, const struct model_hparams *hp,
                                const struct model_backend *backend, struct strata_errmsg *em);
-/* Checks that every tensor was claimed, wraps or copies the bytes. Call model_loader_deinit whatever happens. With a
- * backend that only measures, the bytes are counted and not looked at, and the tensors cannot be computed with. */
+/* Checks that every tensor was claimed; wraps, copies or uploads the bytes. Call model_loader_deinit whatever happens.
+ * With a backend that only measures, the bytes are counted and not looked at, and the tensors cannot be computed with.
+ */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
 /* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
  * model_weights_finish, which asks the system for the file's pages. */
@@ -110,7 +114,7 @@ strata_err model_weights_vector(struct model_loader *ld, uint32_t layer, const c
 /* An F32 table of n rows of `width` numbers. */
 strata_err model_weights_table(struct model_loader *ld, uint32_t layer, const char *name, uint64_t width, uint64_t n,
                                bool required, struct ggml_tensor **out, struct strata_errmsg *em);
-/* A matrix of any type that the backend can use: for products, or (rows) for look-ups as well. */
+/* A matrix of any type that the backend can use: for products, or (rows) for look-ups, which the CPU does. */
 strata_err model_weights_matrix(struct model_loader *ld, uint32_t layer, const char *name, uint64_t n_in,
                                 uint64_t n_out, bool rows, bool required, struct ggml_tensor **out,
                                 struct strata_errmsg *em);
@@ -131,7 +135,8 @@ strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const c
 
 /*
  * Sees a and b as one matrix when b's rows follow a's in the mapped file and both are plain products of the same type.
- * NULL when they cannot be joined. Row by row the products are the same, bit for bit.
+ * NULL when they cannot be joined, or are to be copied to a device, where they lie apart. Row by row the products are
+ * the same, bit for bit.
  */
 struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
                                        const struct model_linear *b);

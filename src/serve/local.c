@@ -30,7 +30,7 @@ struct child {
 };
 
 struct local {
-    char *program, *package;
+    char *program, *package, *device;
     uint32_t n, n_threads;
     const struct log *log;
     struct wire_key *key;
@@ -158,6 +158,8 @@ static strata_err spawn_child(struct local *l, struct child *c, const char *dir,
                                 dir,
                                 "--json",
                                 "--exit-with-stdin",
+                                "--device",
+                                l->device,
                                 l->n_threads ? "--threads" : NULL,
                                 threads,
                                 NULL};
@@ -301,8 +303,10 @@ strata_err local_new(const struct local_options *opt, struct local **out, struct
     l->log = opt->log;
     l->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->package = strdup(opt->package);
+    l->device = strdup(opt->device ? opt->device : "cpu");
     l->children = calloc(l->n, sizeof *l->children);
-    strata_err rc = l->abort_fd < 0 || !l->package || !l->children ? err_nomem(em, "local stages") : STRATA_OK;
+    strata_err rc =
+        l->abort_fd < 0 || !l->package || !l->device || !l->children ? err_nomem(em, "local stages") : STRATA_OK;
     for (uint32_t i = 0; l->children && i < l->n; i++) l->children[i].stdin_fd = -1;
     if (!rc) rc = find_program(opt, &l->program, em);
     if (!rc) rc = wire_key_generate(&l->key, em);
@@ -327,5 +331,6 @@ void local_free(struct local *l) {
     if (l->abort_fd >= 0) close(l->abort_fd);
     free(l->program);
     free(l->package);
+    free(l->device);
     free(l);
 }

@@ -18,6 +18,7 @@ struct local_options {
     const char *package;
     uint32_t n_stages;  /* 1 to WIRE_MSG_STAGES */
     uint32_t n_threads; /* for each; 0: all cores */
+    const char *device; /* that they compute on; NULL: the CPU */
     const struct log *log;
 };
 

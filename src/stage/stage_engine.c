@@ -2,11 +2,14 @@
  * packages by the digest of their manifest, and a plain file has none. */
 #include "stage/stage_engine.h"
 
+#include "model/model_device.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 struct stage_engine {
-    char *package;
+    char *package, *device;
+    const char *device_name; /* ggml's */
     uint32_t n_threads;
     bool signature_required;
     struct ed25519_pub signer;      /* whose, when required */
@@ -67,6 +70,7 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
                                 .n_seq = req->n_seq,
                                 .n_pool = req->n_pool,
                                 .n_threads = e->n_threads,
+                                .device = e->device,
                                 .max_logits = req->n_seq, /* a stage samples after a request's last row only */
                                 .kv_type = req->kv_type};
     struct unit *u = calloc(1, sizeof *u);
@@ -123,14 +127,20 @@ static strata_err load_rows(void *unit, uint32_t seq, uint32_t first, uint32_t e
     return engine_load_rows(u->engine, seq, first, end, in, em);
 }
 
-strata_err stage_engine_new(const char *package, uint32_t n_threads, const struct ed25519_pub *require_signature,
-                            struct stage_engine **out, struct strata_errmsg *em) {
+strata_err stage_engine_new(const char *package, uint32_t n_threads, const char *device,
+                            const struct ed25519_pub *require_signature, struct stage_engine **out,
+                            struct strata_errmsg *em) {
+    ggml_backend_dev_t dev;
+    strata_err rc = model_device_find(STRATA_BACKEND_DIR, device ? device : "cpu", &dev, em);
+    if (rc) return rc;
     struct stage_engine *e = calloc(1, sizeof *e);
     if (e) e->package = strdup(package);
-    if (!e || !e->package) {
-        free(e);
+    if (e) e->device = strdup(device ? device : "cpu");
+    if (!e || !e->package || !e->device) {
+        stage_engine_free(e);
         return err_nomem(em, "a stage");
     }
+    e->device_name = ggml_backend_dev_name(dev);
     e->n_threads = n_threads;
     e->signature_required = require_signature != NULL;
     if (require_signature) e->signer = *require_signature;
@@ -138,9 +148,14 @@ strata_err stage_engine_new(const char *package, uint32_t n_threads, const struc
     return STRATA_OK;
 }
 
+const char *stage_engine_device(const struct stage_engine *e) {
+    return e->device_name;
+}
+
 void stage_engine_free(struct stage_engine *e) {
     if (!e) return;
     free(e->package);
+    free(e->device);
     free(e);
 }
 

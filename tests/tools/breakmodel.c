@@ -264,7 +264,7 @@ int main(int argc, char **argv) {
     }
     snprintf(t.path, sizeof t.path, "%s", argv[2]);
     /* The registry of backends is filled here, once, and not by every child. */
-    if (gguf_source_open(argv[1], &t.source, &em) || model_backend_init(&backend, NULL, 1, &em)) {
+    if (gguf_source_open(argv[1], &t.source, &em) || model_backend_init(&backend, NULL, NULL, 1, &em)) {
         fprintf(stderr, "breakmodel: %s\n", em.text);
         gguf_source_free(t.source);
         return 1;

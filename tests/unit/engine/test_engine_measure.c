@@ -129,7 +129,7 @@ static void test_all_shapes(void **state) {
         const struct engine_limits max = {.n_ctx = 700, .n_seq = 6, .n_batch = 50, .n_out = 50};
         const struct model_state_options so = {
             .n_ctx = 700, .n_slots = 6, .n_batch = 50, .n_pool = 4200, .type = types[i % ENGINE_KV_COUNT]};
-        mf_ok(model_backend_init(&backend, NULL, 1, &em), &em);
+        mf_ok(model_backend_init(&backend, NULL, NULL, 1, &em), &em);
         backend.dry = true;
         mf_ok(model_init(&m, pkg, &backend, &em), &em);
         mf_ok(model_state_init(&st, m.arch, &m.hp, m.range, &backend, &so, &em), &em);

@@ -64,21 +64,23 @@ static void test_kernels(void **state) {
     struct strata_errmsg em;
     static const char *const expected[] = {"F32",  "F16",  "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
                                            "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"};
-    if (model_backend_init(&b, NULL, 2, &em)) fail_msg("%s", em.text);
+    if (model_backend_init(&b, NULL, NULL, 2, &em)) fail_msg("%s", em.text);
     for (uint32_t id = 0; id < 64; id++)
         for (int rows = 0; rows < 2; rows++)
-            if (model_backend_can_use(&b, id, rows)) use_type(&b, (enum ggml_type)id, rows);
+            if (model_backend_can_use(&b, id, rows ? MODEL_BACKEND_LOOK_UP : MODEL_BACKEND_MULTIPLY, false))
+                use_type(&b, (enum ggml_type)id, rows);
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         int id = gguf_types_tensor_id(expected[i]);
         assert_true(id >= 0);
-        assert_true(model_backend_can_use(&b, (uint32_t)id, false));
-        assert_true(model_backend_can_use(&b, (uint32_t)id, true));
+        assert_true(model_backend_can_use(&b, (uint32_t)id, MODEL_BACKEND_MULTIPLY, false));
+        assert_true(model_backend_can_use(&b, (uint32_t)id, MODEL_BACKEND_LOOK_UP, false));
     }
     static const char *const refused[] = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
-        assert_false(model_backend_can_use(&b, (uint32_t)gguf_types_tensor_id(refused[i]), false));
-    assert_false(model_backend_can_use(&b, 4, false)); /* removed from the format */
-    assert_false(model_backend_can_use(&b, UINT32_MAX, false));
+        assert_false(
+            model_backend_can_use(&b, (uint32_t)gguf_types_tensor_id(refused[i]), MODEL_BACKEND_MULTIPLY, false));
+    assert_false(model_backend_can_use(&b, 4, MODEL_BACKEND_MULTIPLY, false)); /* removed from the format */
+    assert_false(model_backend_can_use(&b, UINT32_MAX, MODEL_BACKEND_MULTIPLY, false));
     model_backend_deinit(&b);
 }
 
