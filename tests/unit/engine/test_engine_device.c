@@ -266,7 +266,7 @@ static void test_many(void **state) {
                 uint32_t pos = engine_pos(together.engine[0], s);
                 b[s] = (struct engine_batch){.seq = s,
                                              .pos = pos,
-                                             .n_tokens = round == 0 ? 8 + s : 1,
+                                             .n_tokens = round == 0 ? 9 + s : 1,
                                              .tokens = tokens + 10 * s + pos,
                                              .want = ENGINE_OUT_LAST};
             }
@@ -298,7 +298,7 @@ static void test_info(void **state) {
         /* All slots are there, whatever is used. */
         assert_int_equal(info->kv_bytes % 3, 0);
         assert_true(info->kv_bytes >= (uint64_t)3 * 2 * N_CTX * 64);
-        step(c.engine[0], 0, 7);
+        step(c.engine[0], 0, N_BATCH);
         assert_true(info->ops > 20 && info->host_ops < info->ops && info->scratch_bytes > 0);
         chain_close(&c);
     }
@@ -341,7 +341,7 @@ static void test_damage(void **state) {
     f.spoil = "blk.3.ffn_down.weight";
     model_file_write(&f, tmp_path(&folder, "spoilt.gguf"));
     chain_open(&c, tmp_path(&folder, "spoilt.gguf"), NULL, &opt);
-    struct engine_batch b = {.n_tokens = 4, .tokens = tokens, .want = ENGINE_OUT_LAST};
+    struct engine_batch b = {.n_tokens = N_BATCH, .tokens = tokens, .want = ENGINE_OUT_LAST};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(engine_run(c.engine[0], &b, &x, &em), STRATA_EFORMAT);
         if (!strstr(em.text, "layer 3") || !strstr(em.text, f.spoil)) fail_msg("%s", em.text);
