@@ -4,6 +4,7 @@
 usage: bench/bench_engine.py [--build DIR] [--dir FOLDER] [--minutes M] [--rounds N] [--threads N,N] [--only TEXT] [--quick]
                              [--full] [--keep] [--no-stages] [--no-load] [--json]
 PEER_RUN names a program that runs llama.cpp's tools (PEER_RUN llama-bench ...); without it the peer's columns stay empty.
+Whether its ggml is the same build as Strata's matters: see docs/engine.md, Speed.
 
 Models: SmolLM2-135M Q4_1 and gemma3-270m Q4_K_M from .cache when they are there, and models with the shapes of
 Llama-3.2-1B (Q4_K, Q8_0), Qwen3-1.7B (Q4_K) and a mixture of experts of 3 GB (128 experts, 8 used, Q4_K), whose weights are

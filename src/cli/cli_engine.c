@@ -7,10 +7,11 @@
 #include <stdio.h>
 
 json_t *cli_engine_json(const struct engine_info *i) {
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architecture", i->arch,
-                     "backend", i->backend, "device", i->device, "threads", (json_int_t)i->n_threads, "context",
-                     (json_int_t)i->n_ctx, "batch", (json_int_t)i->n_batch, "weight_bytes", (json_int_t)i->weight_bytes,
-                     "copied_bytes", (json_int_t)i->copied_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architecture",
+                     i->arch, "backend", i->backend, "device", i->device, "threads", (json_int_t)i->n_threads,
+                     "context", (json_int_t)i->n_ctx, "batch", (json_int_t)i->n_batch, "weight_bytes",
+                     (json_int_t)i->weight_bytes, "copied_bytes", (json_int_t)i->copied_bytes, "repacked_bytes",
+                     (json_int_t)i->repacked_bytes, "kv_bytes", (json_int_t)i->kv_bytes, "scratch_bytes",
                      (json_int_t)i->scratch_bytes, "device_bytes", (json_int_t)i->device_bytes, "device_scratch_bytes",
                      (json_int_t)i->device_scratch_bytes, "operations", (json_int_t)i->ops, "host_operations",
                      (json_int_t)i->host_ops);
@@ -33,8 +34,10 @@ void cli_engine_print_memory(const struct engine_info *i, enum engine_kv_type kv
            (unsigned)i->range.first, (unsigned)i->range.end, (unsigned)i->layer_count, i->arch, (unsigned)i->n_ctx,
            (unsigned)i->n_batch, engine_kv_name(kv_type));
     printf("%-16s %12s %16s\n", "", "", "bytes");
-    print_row("weights, mapped", i->weight_bytes + i->both_bytes - i->copied_bytes - i->device_bytes);
+    print_row("weights, mapped",
+              i->weight_bytes + i->both_bytes - i->copied_bytes - i->repacked_bytes - i->device_bytes);
     print_row("weights, copied", i->copied_bytes);
+    print_row("weights, packed", i->repacked_bytes);
     if (i->device_bytes) print_row("weights, device", i->device_bytes);
     print_row("KV cache", i->kv_bytes);
     print_row("scratch", i->scratch_bytes);

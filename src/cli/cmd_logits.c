@@ -10,7 +10,7 @@
 #include "cli/cli_signer.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
-#include "wire/wire_frame.h"
+#include "wire/wire_rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +31,7 @@ static const char usage[] =
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --prompt N        only the first N tokens are a prompt: the others are computed one by one, as decoding "
     "does\n"
+    "      --no-repack       leave the weights as they are in the file; products then round another way\n"
     "      --verify          check the digests of a package's parts while opening them\n" CLI_SIGNER_HELP
     "      --profile         time every operation, by kind, matrix and layer (on standard error, or in --json)\n"
     "      --json            print figures and errors as JSON\n"
@@ -53,7 +54,7 @@ struct options {
     enum engine_kv_type kv_type;
     uint32_t n_threads, n_batch;
     uint32_t n_prompt; /* 0: all tokens */
-    bool json, verify, profile;
+    bool json, verify, profile, no_repack;
     struct cli_signer signer;
     int32_t *tokens;
     uint32_t n_tokens;
@@ -83,6 +84,7 @@ static strata_err open_stage(const struct options *o, uint32_t first, uint32_t e
                                 .n_threads = o->n_threads,
                                 .kv_type = o->kv_type,
                                 .profile = o->profile,
+                                .keep_mapped = o->no_repack,
                                 .device = o->device,
                                 .progress = stderr};
     strata_err rc = pkg_model_open(o->path, &po, &s->pkg, em);
@@ -100,10 +102,10 @@ static strata_err chain_open(const struct options *o, struct chain *c, struct st
     }
     const struct engine_info *info = engine_info(c->stage[0].engine);
     c->hidden_bytes = (size_t)info->n_batch * info->n_embd * sizeof(float);
-    if (c->hidden_bytes > WIRE_FRAME_MAX_PAYLOAD)
+    if (c->hidden_bytes > WIRE_FRAME_MAX_PAYLOAD - WIRE_ROW_ENTRY)
         return err_set(em, STRATA_ELIMIT, "%u hidden states do not fit a frame; lower --batch",
                        (unsigned)info->n_batch);
-    c->frame = malloc(WIRE_FRAME_HEADER + c->hidden_bytes);
+    c->frame = malloc(WIRE_FRAME_HEADER + WIRE_ROW_ENTRY + c->hidden_bytes);
     c->hidden = malloc(c->hidden_bytes);
     return c->frame && c->hidden ? STRATA_OK : err_nomem(em, "the frames between stages");
 }
@@ -120,14 +122,19 @@ static void chain_close(struct chain *c) {
 /* Packs hidden states as the sender would, and unpacks them as the receiver would. */
 static strata_err hand_over(struct chain *c, uint32_t pos, uint32_t n_rows, uint32_t width, const float *rows,
                             const float **out, struct strata_errmsg *em) {
-    struct wire_frame f = {.type = WIRE_HIDDEN, .seq = 1, .pos = pos, .n_rows = n_rows, .payload = n_rows * width * 4};
+    uint32_t bytes = n_rows * width * 4;
+    struct wire_span sent = {.seq = 1, .pos = pos, .n_rows = n_rows}, got[WIRE_MAX_SPANS];
+    struct wire_frame f = {.type = WIRE_HIDDEN, .pos = 1, .n_rows = n_rows, .payload = WIRE_ROW_ENTRY + bytes};
+    uint8_t *payload = c->frame + WIRE_FRAME_HEADER;
     wire_frame_encode(&f, c->frame);
-    memcpy(c->frame + WIRE_FRAME_HEADER, rows, f.payload);
+    wire_spans_encode(&sent, 1, payload);
+    memcpy(payload + WIRE_ROW_ENTRY, rows, bytes);
     strata_err rc = wire_frame_decode(c->frame, width, &f, em);
+    if (!rc) rc = wire_spans_decode(&f, payload, got, em);
     if (rc) return rc;
-    if (f.payload > c->hidden_bytes || f.pos != pos)
+    if (bytes > c->hidden_bytes || f.payload != WIRE_ROW_ENTRY + bytes || got[0].pos != pos || got[0].n_rows != n_rows)
         return err_set(em, STRATA_EINTERNAL, "a frame came out other than it went in");
-    memcpy(c->hidden, c->frame + WIRE_FRAME_HEADER, f.payload);
+    memcpy(c->hidden, payload + WIRE_ROW_ENTRY, bytes);
     *out = c->hidden;
     return STRATA_OK;
 }
@@ -190,7 +197,17 @@ static bool parse_cuts(char *text, struct options *o) {
     return true;
 }
 
-enum { OPT_CUT = 256, OPT_KV_TYPE, OPT_JSON, OPT_VERIFY, OPT_SIGNATURE, OPT_PROFILE, OPT_PROMPT, OPT_DEVICE };
+enum {
+    OPT_CUT = 256,
+    OPT_KV_TYPE,
+    OPT_JSON,
+    OPT_VERIFY,
+    OPT_SIGNATURE,
+    OPT_PROFILE,
+    OPT_PROMPT,
+    OPT_NO_REPACK,
+    OPT_DEVICE
+};
 
 static const struct option long_options[] = {
     {"out", required_argument, NULL, 'o'},
@@ -204,6 +221,7 @@ static const struct option long_options[] = {
     {"verify", no_argument, NULL, OPT_VERIFY},
     {"require-signature", required_argument, NULL, OPT_SIGNATURE},
     {"profile", no_argument, NULL, OPT_PROFILE},
+    {"no-repack", no_argument, NULL, OPT_NO_REPACK},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -244,6 +262,7 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
             break;
         case OPT_PROFILE: o->profile = true; break;
         case OPT_DEVICE: o->device = optarg; break;
+        case OPT_NO_REPACK: o->no_repack = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }

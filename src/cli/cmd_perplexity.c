@@ -154,9 +154,10 @@ static strata_err add_predictions(struct measure *m, const float *logits, const 
     return rc;
 }
 
-/* One chunk: its first half as context, then every token but the last predicts the next one. */
+/* One chunk: its first half as context, then every token but the last predicts the next one. The last is computed all
+ * the same: whole batches take the same paths through the kernels as llama.cpp's do. */
 static strata_err run_chunk(struct measure *m, int32_t *tokens, struct strata_errmsg *em) {
-    uint32_t half = m->o.chunk / 2, end = m->o.chunk - 1, batch = engine_info(m->engine)->n_batch;
+    uint32_t half = m->o.chunk / 2, end = m->o.chunk, batch = engine_info(m->engine)->n_batch;
     int32_t first = tokens[0];
     strata_err rc = engine_truncate(m->engine, 0, 0, em);
     if (m->adds_bos) tokens[0] = vocab_bos(m->vocab);
@@ -168,7 +169,7 @@ static strata_err run_chunk(struct measure *m, int32_t *tokens, struct strata_er
         struct engine_batch b = {
             .pos = pos, .n_tokens = n, .tokens = tokens + pos, .want = predicts ? ENGINE_OUT_ALL : ENGINE_OUT_NONE};
         rc = engine_run(m->engine, &b, &logits, em);
-        if (!rc && predicts) rc = add_predictions(m, logits, tokens + pos + 1, n, em);
+        if (!rc && predicts) rc = add_predictions(m, logits, tokens + pos + 1, pos + n == end ? n - 1 : n, em);
     }
     tokens[0] = first;
     return rc;

@@ -62,6 +62,7 @@ static const char usage[] =
     "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
     "      --verify             check the digests of a package's parts before running\n" CLI_SIGNER_HELP
     "      --profile            time every operation, by kind, matrix and layer: slower, and the same text\n"
+    "      --no-repack          leave the weights as they are in the file: less private memory, slower products\n"
     "      --over-memory        run a model that does not fit the memory: its weights are read from the disk again "
     "and\n"
     "                           again\n"
@@ -88,7 +89,7 @@ struct options {
     struct sampler_params sampling;
     uint32_t n_predict, n_threads, n_ctx, n_batch;
     enum engine_kv_type kv_type;
-    bool chat, special, ids, ignore_eos, json, verify, profile, over_memory, dry_run;
+    bool chat, special, ids, ignore_eos, json, verify, profile, over_memory, no_repack, dry_run;
     struct pkg_range layers; /* with dry_run; else everything */
     struct cli_signer signer;
 };
@@ -246,6 +247,7 @@ static struct engine_options engine_options_of(const struct run *r) {
                                    .kv_type = o->kv_type,
                                    .profile = o->profile,
                                    .over_memory = o->over_memory,
+                                   .keep_mapped = o->no_repack,
                                    .device = o->device,
                                    .progress = stderr};
 }
@@ -467,6 +469,7 @@ enum {
     OPT_SIGNATURE,
     OPT_PROFILE,
     OPT_OVER_MEMORY,
+    OPT_NO_REPACK,
     OPT_DRY_RUN,
     OPT_LAYERS,
     OPT_SESSION,
@@ -498,6 +501,7 @@ static const struct option long_options[] = {
     {"require-signature", required_argument, NULL, OPT_SIGNATURE},
     {"profile", no_argument, NULL, OPT_PROFILE},
     {"over-memory", no_argument, NULL, OPT_OVER_MEMORY},
+    {"no-repack", no_argument, NULL, OPT_NO_REPACK},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"session", required_argument, NULL, OPT_SESSION},
@@ -548,6 +552,7 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
             break;
         case OPT_PROFILE: o->profile = true; break;
         case OPT_OVER_MEMORY: o->over_memory = true; break;
+        case OPT_NO_REPACK: o->no_repack = true; break;
         case OPT_DRY_RUN: o->dry_run = true; break;
         case OPT_SESSION: o->session = optarg; break;
         case OPT_LAYERS:

@@ -181,7 +181,7 @@ strata_err engine_measure(const struct pkg_model *m, const struct engine_options
     struct model_backend backend;
     strata_err rc = model_backend_init(&backend, opt->backend_dir, opt->device, opt->n_threads, em);
     if (rc) return rc;
-    backend.keep_mapped = opt->keep_mapped;
+    backend.keep_mapped = opt->keep_mapped || opt->over_memory;
     rc = measure(&backend, m, opt, out, em);
     model_backend_deinit(&backend);
     return rc;
@@ -193,12 +193,10 @@ strata_err engine_new(const struct pkg_model *m, const struct engine_options *op
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_nomem(em, "an engine");
     strata_err rc = model_backend_init(&e->backend, opt->backend_dir, opt->device, opt->n_threads, em);
-    e->backend.keep_mapped = opt->keep_mapped;
+    e->backend.keep_mapped = opt->keep_mapped || opt->over_memory;
     e->backend.progress = opt->progress;
     if (!rc) rc = measure(&e->backend, m, opt, &want, em);
     if (!rc) rc = engine_info_fits(&want, opt->over_memory, model_backend_memory_available(), em);
-    /* What was decided for want of memory must not be decided otherwise when it is done. */
-    if (!rc && want.repacked_bytes == 0) e->backend.keep_mapped = true;
     if (!rc) rc = prepare(e, m, opt, em);
     if (!rc)
         rc =

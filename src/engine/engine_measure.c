@@ -39,7 +39,7 @@ strata_err engine_info_fits(const struct engine_info *i, bool over_memory, uint6
              kv_here = i->is_apart ? 0 : i->kv_bytes;
     uint64_t need = w + kv_here + s;
     /* Mapped weights need not stay in memory, copies of them must. */
-    uint64_t copies = i->copied_bytes + (i->is_apart ? 0 : i->device_bytes);
+    uint64_t copies = i->copied_bytes + i->repacked_bytes + (i->is_apart ? 0 : i->device_bytes);
     uint64_t must = over_memory ? need - w + copies : need;
     if (rc || must <= available) return rc;
     return err_set(em, STRATA_ENOMEM,

@@ -64,6 +64,7 @@ static strata_err load_weights(struct model *m, const struct pkg_model *pkg, con
         rc = m->arch->load_layer(&ld, il, &m->weights.layer[il - m->range.first], em);
     if (!rc) rc = model_weights_finish(&ld, em);
     if (!rc) rc = model_weights_check_numbers(&ld, em);
+    if (!rc) rc = model_weights_repack(&ld, em);
     model_loader_deinit(&ld);
     return rc;
 }

@@ -462,14 +462,6 @@ static size_t padded_size(const struct model_placed *p) {
     return GGML_PAD(ggml_backend_buft_get_alloc_size(p->buft, p->tensor), align);
 }
 
-/* Where memory is short, matrices stay in the file's pages, which the system can drop and read again. */
-static void choose_repacking(struct model_loader *ld) {
-    uint64_t total = 0, available = model_backend_memory_available();
-    for (size_t i = 0; i < ld->n_placed; i++)
-        if (ld->placed[i].buft && !ld->placed[i].joined) total += padded_size(&ld->placed[i]);
-    for (size_t i = 0; total > available / 4 * 3 && i < ld->n_placed; i++) ld->placed[i].buft = NULL;
-}
-
 /* Gives the matrices of one buffer type, from placed[first] on, their places; joined ones lie over their parts. */
 static strata_err place_repacked(struct model_loader *ld, size_t first, struct strata_errmsg *em) {
     ggml_backend_buffer_type_t buft = ld->placed[first].buft;
@@ -508,10 +500,10 @@ static void drop_pages(const struct model_weights *w) {
     }
 }
 
-/* The placed tensors are sorted by address. */
-static strata_err repack(struct model_loader *ld, struct strata_errmsg *em) {
+strata_err model_weights_repack(struct model_loader *ld, struct strata_errmsg *em) {
     struct model_weights *w = ld->weights;
     strata_err rc = STRATA_OK;
+    if (ld->backend->dry) return STRATA_OK;
     w->repacked = calloc(ld->n_placed ? ld->n_placed : 1, sizeof *w->repacked);
     if (!w->repacked) return err_nomem(em, "the table of weights");
     for (size_t i = 0; i < ld->n_placed && !rc; i++)
@@ -604,12 +596,11 @@ strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *e
     size_t n_mapped = ld->n_placed;
     strata_err rc = check_all_claimed(ld, em);
     if (rc) return rc;
-    choose_repacking(ld);
     qsort(ld->placed, ld->n_placed, sizeof *ld->placed, host_first);
     while (!in_place && n_mapped > 0 && !ld->placed[n_mapped - 1].host) n_mapped--;
     count(ld, n_mapped);
     if (ld->backend->dry) return pretend(ld, n_mapped, em);
     rc = map_all(ld, n_mapped, em);
-    if (!rc) rc = in_place ? repack(ld, em) : upload(ld, n_mapped, em);
+    if (!rc && !in_place) rc = upload(ld, n_mapped, em);
     return rc;
 }

@@ -96,8 +96,10 @@ strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w,
  */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
 /* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
- * model_weights_finish, which asks the system for the file's pages. With a backend that only measures, at none. */
+ * model_weights_finish, which asks the system for the file's pages. */
 strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em);
+/* Copies the matrices for which the processor's kernels have an order of their own; after the check. */
+strata_err model_weights_repack(struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
 /* The name of a tensor of a layer (MODEL_NO_LAYER: outside the layers) that holds NaN or infinite values, or NULL.

@@ -8,12 +8,14 @@ import math
 import operator
 import os
 import struct
+import subprocess
 import unittest
 
 import common
 
 TOKENS = [(1 + 7 * i) % 250 for i in range(20)]
 MAX_RELATIVE = 1e-4
+PEER = os.environ.get("PEER_RUN", "").split()
 
 
 class Gguf:
@@ -248,6 +250,25 @@ class LatentReference(unittest.TestCase):
         model = common.generated(arch="deepseek2", layers=2, variant="v2")
         other = [v for row in Reference(model, group_by=2).logits(TOKENS) for v in row]
         self.assertGreater(relative(other, self.ours(model)), 100 * MAX_RELATIVE)
+
+    @unittest.skipUnless(PEER, "PEER_RUN names no llama.cpp")
+    def test_where_llama_cpp_deviates(self):
+        """It ranks V2's groups by two experts, and scales V3's softmax where the model's own code does not."""
+        for name, other in (("V2: groups by their best expert", {"group_by": 2}), ("YaRN without yarn_log_multiplier", None),
+                            ("V3 with YaRN", {})):
+            with self.subTest(name):
+                model = common.generated(arch="deepseek2", layers=2, **self.MODELS[name])
+                out = os.path.join(common.WORK, "latent-peer.f32")
+                subprocess.run([*PEER, "logits", model, out, *map(str, TOKENS)], check=True, capture_output=True, timeout=120)
+                with open(out, "rb") as f:
+                    theirs = array.array("f", f.read())
+                away = relative([v for row in Reference(model).logits(TOKENS) for v in row], theirs)
+                print(f"{name}: llama.cpp is {away:.1e} of the largest logit away from the model's formulas")
+                if other is not None:
+                    as_found = [v for row in Reference(model, **other).logits(TOKENS) for v in row]
+                    self.assertLessEqual(relative(as_found, theirs), MAX_RELATIVE)
+                if other != {}:
+                    self.assertGreater(away, 100 * MAX_RELATIVE)
 
 
 if __name__ == "__main__":

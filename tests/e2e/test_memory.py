@@ -83,7 +83,7 @@ class DryRun(unittest.TestCase):
         for line in done.stdout.decode().splitlines()[3:]:
             rows[line[:16].strip()] = int(line.split()[-1])
         engine = told["engine"]
-        self.assertEqual(rows["weights, mapped"] + rows["weights, copied"], engine["weight_bytes"])
+        self.assertEqual(rows["weights, mapped"] + rows["weights, copied"] + rows["weights, packed"], engine["weight_bytes"])
         self.assertEqual(rows["weights, copied"], engine["copied_bytes"])
         self.assertEqual((rows["KV cache"], rows["scratch"], rows["total"]),
                          (engine["kv_bytes"], engine["scratch_bytes"], told["total_bytes"]))

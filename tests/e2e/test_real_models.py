@@ -7,6 +7,8 @@ import array
 import json
 import math
 import os
+import re
+import subprocess
 import unittest
 
 import common
@@ -91,6 +93,66 @@ class Gemma3(unittest.TestCase):
             done = common.run("tokenize", common.GEMMA3, stdin=entry["text"].encode())
             self.assertEqual([int(i) for i in done.stdout.split()], entry["prompt"], entry["text"])
 
+
+def measure(model, chunks, *options):
+    done = common.run("perplexity", model, "-f", TEXT, "--chunks", chunks, "--json", "--threads", 2, *options, limit_s=3000)
+    assert done.returncode == 0, done.stderr.decode()
+    got = json.loads(done.stdout)
+    assert len(got["running"]) == chunks and got["predictions"] == chunks * 255
+    return got
+
+
+def peer_running(model, chunks, *options):
+    """The running result that llama-perplexity prints after each chunk."""
+    done = subprocess.run([*golden.PEER, "llama-perplexity", "-m", model, "-f", TEXT, "-t", "2", "-c", "512", "-b", "512",
+                           "--chunks", str(chunks), *options], capture_output=True, timeout=3000, check=False)
+    text = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == 0, text[-2000:]
+    return [float(v) for v in re.findall(r"\[\d+\](\d+\.\d+),", text)]
+
+
+class Perplexity(unittest.TestCase):
+    """Recorded with llama.cpp's defaults and an F16 cache (tests/golden/record_perplexity.py)."""
+
+    def check(self, what, running, want, bound):
+        worst = max(abs(a / b - 1) for a, b in zip(running, want))
+        print(f"{what}: perplexity {running[-1]:.4f} and {want[len(running) - 1]:.4f} over {len(running)} chunks, "
+              f"largest difference on the way {worst:.1e}")
+        self.assertLessEqual(len(running), len(want))
+        self.assertLessEqual(worst, bound)
+
+    def recorded(self, name, model, bound):
+        entry = load("perplexity.json")[name]
+        self.assertGreaterEqual(len(entry["running"]) * 512, 20000)
+        got = measure(model, min(CHUNKS, len(entry["running"])))
+        self.check(name, got["running"], entry["running"],
+                   bound if kernels(model) == entry["backend"] else MAX_PERPLEXITY_OTHER_KERNELS)
+
+    @common.needs_model
+    def test_smollm2(self):
+        self.recorded("smollm2", common.MODEL, MAX_PERPLEXITY)
+
+    @common.needs_gemma3
+    def test_gemma3(self):
+        self.recorded("gemma3", common.GEMMA3, MAX_PERPLEXITY)
+
+    @common.needs_model
+    def test_cache_types(self):
+        """Two chunks with each other type of the cache: as llama.cpp with the same type."""
+        for kv in ("bf16", "q8_0", "q4_0"):
+            with self.subTest(kv):
+                entry = load("perplexity.json")["smollm2-" + kv]
+                got = measure(common.MODEL, 2, "--kv-type", kv)
+                self.check(f"smollm2, {kv}", got["running"], entry["running"],
+                           MAX_PERPLEXITY if kernels(common.MODEL) == entry["backend"] else 3 * MAX_PERPLEXITY_OTHER_KERNELS)
+
+    @unittest.skipUnless(golden.PEER, "PEER_RUN names no llama.cpp")
+    def test_live(self):
+        for model in filter(None, (common.MODEL, common.GEMMA3)):
+            with self.subTest(model):
+                got, want = measure(model, CHUNKS)["running"], peer_running(model, CHUNKS)
+                self.assertEqual(len(want), CHUNKS)
+                self.check(f"{os.path.basename(model)}, live", got, want, MAX_PERPLEXITY)
 
 
 class Command(unittest.TestCase):

@@ -3,7 +3,9 @@
 
 usage: record_perplexity.py BUILD NAME MODEL.gguf LOG
 
-LOG is what `llama-perplexity -m MODEL.gguf -f tests/data/perplexity.txt` printed. BUILD is Strata's build folder, whose
+LOG is what `llama-perplexity -m MODEL.gguf -f tests/data/perplexity.txt -c 512 -b 512 --chunks 40` printed; for the types of the
+cache (NAME is smollm2-TYPE) with `--chunks 2 -fa on -ctk TYPE -ctv TYPE` more, and LLAMA_ATTN_ROT_DISABLE=1 in the environment:
+llama.cpp turns keys and values before it stores them in a quantized cache, which Strata does not. BUILD is Strata's build folder, whose
 program tells which of ggml's CPU kernels this machine uses. Writes perplexity.json beside itself: for each NAME the
 kernels, and the running result after each chunk of 512 tokens.
 

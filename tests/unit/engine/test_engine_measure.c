@@ -49,6 +49,7 @@ static void assert_info_equal(const struct engine_info *a, const struct engine_i
     assert_int_equal(a->n_threads, b->n_threads);
     assert_int_equal(a->weight_bytes, b->weight_bytes);
     assert_int_equal(a->copied_bytes, b->copied_bytes);
+    assert_int_equal(a->repacked_bytes, b->repacked_bytes);
     assert_int_equal(a->kv_bytes, b->kv_bytes);
     assert_int_equal(a->scratch_bytes, b->scratch_bytes);
 }
@@ -97,6 +98,9 @@ static void test_equal(void **state) {
                 pkg_model_free(pkg);
             }
         struct pkg_model *whole = open_range(k, 0, PKG_RANGE_ALL), *middle = open_range(k, 1, 2);
+        struct engine_options as_it_is = sizes[0];
+        as_it_is.keep_mapped = true;
+        compare(whole, &as_it_is);
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
             for (int type = 0; type < ENGINE_KV_COUNT; type++) {
                 struct engine_options opt = sizes[s];
