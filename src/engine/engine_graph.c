@@ -21,8 +21,12 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
     };
     struct engine_graph m = {.ctx = ggml_init(params)};
     if (!m.ctx) return err_nomem(em, "a graph");
-    m.b = (struct model_build){
-        .ctx = m.ctx, .state = g->state, .n_spans = shape->n_spans, .layer_out = probe, .name_parts = g->name_parts};
+    m.b = (struct model_build){.ctx = m.ctx,
+                               .state = g->state,
+                               .n_spans = shape->n_spans,
+                               .layer_out = probe,
+                               .name_parts = g->name_parts,
+                               .borders = !g->backend->in_place};
     memcpy(m.b.span, shape->span, shape->n_spans * sizeof *shape->span);
     for (uint32_t i = 0; i < shape->n_spans; i++) {
         m.b.n_tokens += shape->span[i].n;

@@ -239,6 +239,7 @@ strata_err model_graph(const struct model *m, struct model_build *b, uint32_t n_
     if (rc) return rc;
     name_part(b, "input", MODEL_NO_LAYER, &named);
     for (uint32_t il = m->range.first; il < m->range.end && x; il++) {
+        if (b->borders) x = ggml_reshape_2d(b->ctx, x, x->ne[0], x->ne[1]);
         x = m->arch->build_layer(b, il, x);
         name_part(b, "blk", il, &named);
         if (!x || !b->layer_out) continue;

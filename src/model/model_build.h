@@ -48,7 +48,10 @@ struct model_build {
     uint32_t n_tokens;
     uint32_t n_out;                 /* rows that leave the last layer: the sum of the spans' */
     struct ggml_tensor **layer_out; /* filled with each layer's result, as outputs of the graph; NULL: not wanted */
-    bool name_parts;                /* tensors get the name of their part: "input", "blk.<layer>", "output" */
+    /* An operation that does nothing begins each layer: devices compute some neighbours as one, with another rounding,
+     * and those of two layers are neighbours only where no cut is. */
+    bool borders;
+    bool name_parts; /* tensors get the name of their part: "input", "blk.<layer>", "output" */
     /* Inputs: */
     struct ggml_tensor *tokens;   /* I32 [n_tokens], first stage */
     struct ggml_tensor *hidden;   /* F32 [n_embd, n_tokens], other stages */

@@ -84,14 +84,6 @@ static strata_err load_cpu(const char *dir, struct strata_errmsg *em) {
     return err_set(em, STRATA_ENOENT, "no CPU backend of ggml that this processor can run was found in %s", dir);
 }
 
-/*
- * ggml's Vulkan backend changes the order of operations by what it finds around them, so that which ones it then fuses,
- * and how their results are rounded, would depend on where a model is cut. A setting of the user's own is left alone.
- */
-static void fix_order(void) {
-    setenv("GGML_VK_DISABLE_GRAPH_OPTIMIZE", "1", 0);
-}
-
 /* Every other library, and the one that ggml's own variable names. One that cannot be loaded says why on stderr. */
 static strata_err load_all(const char *dir, struct strata_errmsg *em) {
     char path[PATH_MAX_LEN];
@@ -100,7 +92,6 @@ static strata_err load_all(const char *dir, struct strata_errmsg *em) {
     if (rc || all_loaded) return rc;
     rc = open_dir(dir, &d, em);
     if (rc) return rc;
-    fix_order();
     for (struct dirent *e = readdir(d); e; e = readdir(d))
         if (is_backend(e->d_name, false) && snprintf(path, sizeof path, "%s/%s", dir, e->d_name) < (int)sizeof path)
             ggml_backend_load(path);

@@ -267,7 +267,7 @@ static void test_many(void **state) {
                 uint32_t pos = engine_pos(together.engine[0], s);
                 b[s] = (struct engine_batch){.seq = s,
                                              .pos = pos,
-                                             .n_tokens = round == 0 ? 8 + s : 1,
+                                             .n_tokens = round == 0 ? 9 + s : 1,
                                              .tokens = tokens + 10 * s + pos,
                                              .want = ENGINE_OUT_LAST};
             }
@@ -299,7 +299,7 @@ static void test_info(void **state) {
         /* All slots are there, whatever is used. */
         assert_int_equal(info->kv_bytes % 3, 0);
         assert_true(info->kv_bytes >= (uint64_t)3 * 2 * N_CTX * 64);
-        step(c.engine[0], 0, 7);
+        step(c.engine[0], 0, N_BATCH);
         assert_true(info->ops > 20 && info->host_ops < info->ops && info->scratch_bytes > 0);
         chain_close(&c);
     }
