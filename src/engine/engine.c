@@ -181,7 +181,7 @@ strata_err engine_measure(const struct pkg_model *m, const struct engine_options
     struct model_backend backend;
     strata_err rc = model_backend_init(&backend, opt->backend_dir, opt->device, opt->n_threads, em);
     if (rc) return rc;
-    backend.keep_mapped = opt->keep_mapped;
+    backend.keep_mapped = opt->keep_mapped || opt->over_memory;
     rc = measure(&backend, m, opt, out, em);
     model_backend_deinit(&backend);
     return rc;

@@ -601,5 +601,6 @@ strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *e
     count(ld, n_mapped);
     if (ld->backend->dry) return pretend(ld, n_mapped, em);
     rc = map_all(ld, n_mapped, em);
-    return rc || in_place ? rc : upload(ld, n_mapped, em);
+    if (!rc && !in_place) rc = upload(ld, n_mapped, em);
+    return rc;
 }
