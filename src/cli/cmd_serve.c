@@ -45,7 +45,11 @@ static const char usage[] =
     "      --prefix-cache N     tokens of context that are kept after a request, so that a prompt that starts the "
     "same\n"
     "                           way is computed only from where it differs; 0: none (default: twice --ctx)\n"
-    "  -t, --threads N          threads of each local stage (default: every core)\n" CLI_DEVICE_HELP "\n"
+    "  -t, --threads N          threads of each local stage (default: every core)\n" CLI_DEVICE_HELP
+    "      --over-memory        local stages may load layers that do not fit the memory: the disk is read again and "
+    "again\n"
+    "      --no-repack          local stages leave the weights as they are in the files: less private memory, slower\n"
+    "\n"
     "API\n"
     "      --listen HOST:PORT   where the API listens (default: 127.0.0.1:8080; port 0 takes any free port)\n"
     "      --api-key-file FILE  the key that clients must send; needed to listen beyond this machine\n"
@@ -78,7 +82,7 @@ struct options {
     struct wire_addr listen;
     uint32_t n_ctx, n_batch, n_threads, n_parallel, n_pool, cache_tokens;
     enum engine_kv_type kv_type;
-    bool json;
+    bool json, over_memory, no_repack;
     struct cli_signer signer;
 };
 
@@ -214,6 +218,8 @@ static strata_err start_local(struct server *s, struct strata_errmsg *em) {
                                .n_stages = s->n_stages,
                                .n_threads = s->o.n_threads,
                                .device = s->o.device,
+                               .over_memory = s->o.over_memory,
+                               .keep_mapped = s->o.no_repack,
                                .log = &s->log};
     if (s->o.n_stages) return STRATA_OK;
     if (!s->o.n_local) fprintf(stderr, "note: no --stage given: starting one stage on this machine\n");
@@ -411,6 +417,8 @@ static const struct option longs[] = {
     {"pool", required_argument, NULL, 'P'},
     {"prefix-cache", required_argument, NULL, 'x'},
     {"device", required_argument, NULL, 'd'},
+    {"over-memory", no_argument, NULL, 'o'},
+    {"no-repack", no_argument, NULL, 'r'},
     {"listen", required_argument, NULL, 'l'},
     {"api-key-file", required_argument, NULL, 'a'},
     {"require-signature", required_argument, NULL, 'S'},
@@ -444,6 +452,8 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'P': return number(cli, "--pool", optarg, 2, INT32_MAX, &o->n_pool);
     case 'x': return number(cli, "--prefix-cache", optarg, 0, 1u << 25, &o->cache_tokens);
     case 'd': o->device = optarg; return CLI_OK;
+    case 'o': o->over_memory = true; return CLI_OK;
+    case 'r': o->no_repack = true; return CLI_OK;
     case 'l': return address(cli, optarg, true, &o->listen);
     case 'a': o->api_key_file = optarg; return CLI_OK;
     case 'm': o->model_name = optarg; return CLI_OK;
@@ -460,6 +470,8 @@ static int check_options(const struct cli *cli, const struct options *o) {
     if (o->n_stages && o->n_local) return cli_usage(cli, "give either --stage or --local-stages, not both");
     if (o->n_stages && o->n_threads) return cli_usage(cli, "--threads is for local stages; give it to 'strata stage'");
     if (o->n_stages && o->device) return cli_usage(cli, "--device is for local stages; give it to 'strata stage'");
+    if (o->n_stages && (o->over_memory || o->no_repack))
+        return cli_usage(cli, "--over-memory and --no-repack are for local stages; give them to 'strata stage'");
     for (uint32_t i = 0; i < o->n_stages; i++)
         for (uint32_t j = 0; j < i; j++)
             if (o->stages[i].port == o->stages[j].port && strcmp(o->stages[i].host, o->stages[j].host) == 0)

@@ -29,6 +29,8 @@ static const char usage[] =
     "      --package DIR        the layer package\n"
     "      --listen HOST:PORT   where to listen; port 0 takes any free port\n"
     "  -t, --threads N          threads (default: every core)\n" CLI_DEVICE_HELP
+    "      --over-memory        load layers that do not fit the memory: they are read from the disk again and again\n"
+    "      --no-repack          leave the weights as they are in the files: less private memory, slower products\n"
     "      --key-dir DIR        where keys are kept (default: $XDG_CONFIG_HOME/strata or "
     "~/.config/strata)\n" CLI_SIGNER_HELP
     "      --json               print one line of JSON with address and key on standard output when listening\n"
@@ -44,7 +46,7 @@ static const char usage[] =
 struct options {
     const char *package, *listen, *key_dir, *device;
     uint32_t n_threads;
-    bool json, exit_with_stdin;
+    bool json, exit_with_stdin, over_memory, no_repack;
     struct cli_signer signer;
 };
 
@@ -121,7 +123,13 @@ static int run(const struct cli *cli, const struct options *o) {
     pthread_sigmask(SIG_BLOCK, &ours, &before);
     strata_err rc = wire_addr_parse(o->listen, true, &so.listen, &em);
     if (!rc) rc = load_identity(o, dir, sizeof dir, &key, &trust, &em);
-    if (!rc) rc = stage_engine_new(o->package, o->n_threads, o->device, cli_signer_key(&o->signer), &engine, &em);
+    const struct stage_engine_options eo = {.package = o->package,
+                                            .device = o->device,
+                                            .n_threads = o->n_threads,
+                                            .over_memory = o->over_memory,
+                                            .keep_mapped = o->no_repack,
+                                            .require_signature = cli_signer_key(&o->signer)};
+    if (!rc) rc = stage_engine_new(&eo, &engine, &em);
     if (rc) goto out;
     so.backend = stage_engine_backend(engine);
     so.key = key;
@@ -144,12 +152,18 @@ out:
 }
 
 int cmd_stage(const struct cli *cli, int argc, char **argv) {
-    static const struct option longs[] = {
-        {"package", required_argument, NULL, 'p'},           {"listen", required_argument, NULL, 'l'},
-        {"threads", required_argument, NULL, 't'},           {"device", required_argument, NULL, 'd'},
-        {"key-dir", required_argument, NULL, 'k'},           {"json", no_argument, NULL, 'j'},
-        {"exit-with-stdin", no_argument, NULL, 'x'},         {"help", no_argument, NULL, 'h'},
-        {"require-signature", required_argument, NULL, 's'}, {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"package", required_argument, NULL, 'p'},
+                                          {"listen", required_argument, NULL, 'l'},
+                                          {"threads", required_argument, NULL, 't'},
+                                          {"device", required_argument, NULL, 'd'},
+                                          {"key-dir", required_argument, NULL, 'k'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"exit-with-stdin", no_argument, NULL, 'x'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {"require-signature", required_argument, NULL, 's'},
+                                          {"over-memory", no_argument, NULL, 'o'},
+                                          {"no-repack", no_argument, NULL, 'r'},
+                                          {NULL, 0, NULL, 0}};
     struct options o = {0};
     int opt, status;
     opterr = 0;
@@ -168,6 +182,8 @@ int cmd_stage(const struct cli *cli, int argc, char **argv) {
             break;
         case 'j': o.json = true; break;
         case 'x': o.exit_with_stdin = true; break;
+        case 'o': o.over_memory = true; break;
+        case 'r': o.no_repack = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         default: return cli_bad_option(cli, opt, argv);
         }

@@ -53,7 +53,8 @@ static bool u16_finite(const uint8_t *p, size_t n, uint32_t exponent) {
 
 static bool factors_finite(const uint8_t *p, size_t n, size_t block, size_t a, size_t b) {
     uint32_t bad = 0;
-    for (size_t i = 0; i < n; i++, p += block) bad |= (uint32_t)(!is_half(load_u16(p + a)) | !is_half(load_u16(p + b)));
+    for (size_t i = 0; i < n; i++, p += block)
+        bad |= (uint32_t)!is_half(load_u16(p + a)) | (uint32_t)!is_half(load_u16(p + b));
     return !bad;
 }
 

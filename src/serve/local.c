@@ -31,6 +31,7 @@ struct child {
 
 struct local {
     char *program, *package, *device;
+    bool over_memory, keep_mapped;
     uint32_t n, n_threads;
     const struct log *log;
     struct wire_key *key;
@@ -148,21 +149,15 @@ static strata_err spawn_child(struct local *l, struct child *c, const char *dir,
     char threads[16];
     int in[2], out[2];
     snprintf(threads, sizeof threads, "%u", l->n_threads);
-    const char *const argv[] = {"strata",
-                                "stage",
-                                "--package",
-                                l->package,
-                                "--listen",
-                                "127.0.0.1:0",
-                                "--key-dir",
-                                dir,
-                                "--json",
-                                "--exit-with-stdin",
-                                "--device",
-                                l->device,
-                                l->n_threads ? "--threads" : NULL,
-                                threads,
-                                NULL};
+    const char *argv[20] = {"strata",    "stage", "--package", l->package,          "--listen", "127.0.0.1:0",
+                            "--key-dir", dir,     "--json",    "--exit-with-stdin", "--device", l->device};
+    size_t n = 12;
+    if (l->n_threads) {
+        argv[n++] = "--threads";
+        argv[n++] = threads;
+    }
+    if (l->over_memory) argv[n++] = "--over-memory";
+    if (l->keep_mapped) argv[n++] = "--no-repack";
     char **env = child_env();
     if (!env) return err_nomem(em, "an environment");
     int rc = pipe2(in, O_CLOEXEC) == 0 ? 0 : errno;
@@ -304,6 +299,8 @@ strata_err local_new(const struct local_options *opt, struct local **out, struct
     l->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->package = strdup(opt->package);
     l->device = strdup(opt->device ? opt->device : "cpu");
+    l->over_memory = opt->over_memory;
+    l->keep_mapped = opt->keep_mapped;
     l->children = calloc(l->n, sizeof *l->children);
     strata_err rc =
         l->abort_fd < 0 || !l->package || !l->device || !l->children ? err_nomem(em, "local stages") : STRATA_OK;

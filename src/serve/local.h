@@ -16,9 +16,10 @@ struct local;
 struct local_options {
     const char *program; /* path of the strata program; NULL: the running one */
     const char *package;
-    uint32_t n_stages;  /* 1 to WIRE_MSG_STAGES */
-    uint32_t n_threads; /* for each; 0: all cores */
-    const char *device; /* that they compute on; NULL: the CPU */
+    uint32_t n_stages;             /* 1 to WIRE_MSG_STAGES */
+    uint32_t n_threads;            /* for each; 0: all cores */
+    const char *device;            /* that they compute on; NULL: the CPU */
+    bool over_memory, keep_mapped; /* as in struct engine_options */
     const struct log *log;
 };
 

@@ -11,6 +11,7 @@ struct stage_engine {
     char *package, *device;
     const char *device_name; /* ggml's */
     uint32_t n_threads;
+    bool over_memory, keep_mapped;
     bool signature_required;
     struct ed25519_pub signer;      /* whose, when required */
     struct pkg_signature signature; /* this and the digest: of the package as it was probed */
@@ -71,6 +72,8 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
                                 .n_pool = req->n_pool,
                                 .n_threads = e->n_threads,
                                 .device = e->device,
+                                .over_memory = e->over_memory,
+                                .keep_mapped = e->keep_mapped,
                                 .max_logits = req->n_seq, /* a stage samples after a request's last row only */
                                 .kv_type = req->kv_type};
     struct unit *u = calloc(1, sizeof *u);
@@ -127,23 +130,25 @@ static strata_err load_rows(void *unit, uint32_t seq, uint32_t first, uint32_t e
     return engine_load_rows(u->engine, seq, first, end, in, em);
 }
 
-strata_err stage_engine_new(const char *package, uint32_t n_threads, const char *device,
-                            const struct ed25519_pub *require_signature, struct stage_engine **out,
+strata_err stage_engine_new(const struct stage_engine_options *opt, struct stage_engine **out,
                             struct strata_errmsg *em) {
+    const char *device = opt->device ? opt->device : "cpu";
     ggml_backend_dev_t dev;
-    strata_err rc = model_device_find(STRATA_BACKEND_DIR, device ? device : "cpu", &dev, em);
+    strata_err rc = model_device_find(STRATA_BACKEND_DIR, device, &dev, em);
     if (rc) return rc;
     struct stage_engine *e = calloc(1, sizeof *e);
-    if (e) e->package = strdup(package);
-    if (e) e->device = strdup(device ? device : "cpu");
+    if (e) e->package = strdup(opt->package);
+    if (e) e->device = strdup(device);
     if (!e || !e->package || !e->device) {
         stage_engine_free(e);
         return err_nomem(em, "a stage");
     }
     e->device_name = ggml_backend_dev_name(dev);
-    e->n_threads = n_threads;
-    e->signature_required = require_signature != NULL;
-    if (require_signature) e->signer = *require_signature;
+    e->n_threads = opt->n_threads;
+    e->over_memory = opt->over_memory;
+    e->keep_mapped = opt->keep_mapped;
+    e->signature_required = opt->require_signature != NULL;
+    if (opt->require_signature) e->signer = *opt->require_signature;
     *out = e;
     return STRATA_OK;
 }

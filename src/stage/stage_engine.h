@@ -7,11 +7,19 @@
 
 struct stage_engine;
 
-/* `package` is a package folder; n_threads 0 takes all cores; device is as in struct engine_options, and must be there
- * (copied; or NULL). With a key (copied; or NULL) the package must have a good
- * signature by it whenever it is opened. out->self is owned by the engine object. */
-strata_err stage_engine_new(const char *package, uint32_t n_threads, const char *device,
-                            const struct ed25519_pub *require_signature, struct stage_engine **out,
+/* All copied. */
+struct stage_engine_options {
+    const char *package; /* a package folder */
+    const char *device;  /* as in struct engine_options; must be there */
+    uint32_t n_threads;  /* 0: all cores */
+    bool over_memory;    /* as in struct engine_options, as is the next one */
+    bool keep_mapped;
+    /* Whenever it is opened, the package must have a good signature by this key; NULL: none is needed. */
+    const struct ed25519_pub *require_signature;
+};
+
+/* out->self is owned by the engine object. */
+strata_err stage_engine_new(const struct stage_engine_options *opt, struct stage_engine **out,
                             struct strata_errmsg *em);
 /* What the package's signature turned out to be when it was probed: a view. */
 const struct pkg_signature *stage_engine_signature(const struct stage_engine *e);
