@@ -8,6 +8,7 @@
 #include "chain.h"
 
 #include "engine/engine_profile.h"
+#include "engine/engine_snapshot.h"
 #include "model/model_device.h"
 
 /* Few sizes of batches: a driver that compiles for the CPU takes seconds for each kernel of each size. */
@@ -251,6 +252,57 @@ static void test_state(void **state) {
     state_of(&kinds[0], ENGINE_KV_Q4_0);
 }
 
+struct bytes {
+    char data[4 << 20];
+    size_t len;
+};
+
+static strata_err keep(void *user, const void *data, size_t len, struct strata_errmsg *em) {
+    struct bytes *b = user;
+    if (len > sizeof b->data - b->len) return err_nomem(em, "the snapshot of a test");
+    memcpy(b->data + b->len, data, len);
+    b->len += len;
+    return STRATA_OK;
+}
+
+/* Snapshots are written from a device and restored to it, and what follows is the same, byte for byte. */
+static void test_snapshots(void **state) {
+    (void)state;
+    enum { AT = 300 };
+    struct bytes *b = malloc(sizeof *b);
+    assert_non_null(b);
+    for (int i = 0; i < N_KINDS; i++) {
+        struct engine_options opt = options(i % 2 ? ENGINE_KV_F16 : ENGINE_KV_F32);
+        struct engine_snapshot snapshot;
+        const struct engine_snapshot *from = &snapshot;
+        struct test_chain c;
+        struct strata_errmsg em;
+        chain_open(&c, path_of(&kinds[i]), NULL, &opt);
+        struct engine *e = c.engine[0];
+        feed(e, 0, AT);
+        b->len = 0;
+        mf_ok(engine_snapshot_write(e, 0, tokens, keep, b, &em), &em);
+        mf_ok(engine_snapshot_open(&snapshot, b->data, b->len, "snapshot", &em), &em);
+        mf_ok(engine_snapshot_restore(e, 1, &from, 1, AT, &em), &em);
+        assert_goes_on_alike(e, 0, 1, kinds[i].name);
+        /* And to the CPU in place, whose numbers cpu-copy has. */
+        if (is_copy()) {
+            struct test_chain cpu;
+            opt.device = NULL;
+            opt.keep_mapped = true;
+            chain_open(&cpu, path_of(&kinds[i]), NULL, &opt);
+            mf_ok(engine_snapshot_restore(cpu.engine[0], 0, &from, 1, AT, &em), &em);
+            mf_ok(engine_truncate(e, 1, AT, &em), &em);
+            float want[VOCAB];
+            memcpy(want, step(cpu.engine[0], 0, 1), sizeof want);
+            assert_memory_equal(want, step(e, 1, 1), sizeof want);
+            chain_close(&cpu);
+        }
+        chain_close(&c);
+    }
+    free(b);
+}
+
 /* Batches of three sequences at once against each alone. */
 static void test_many(void **state) {
     (void)state;
@@ -415,7 +467,7 @@ int main(void) {
         cmocka_unit_test(test_numbers), cmocka_unit_test(test_cache_types), cmocka_unit_test(test_profile),
         cmocka_unit_test(test_cuts),    cmocka_unit_test(test_state),       cmocka_unit_test(test_many),
         cmocka_unit_test(test_info),    cmocka_unit_test(test_refused),     cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_list),    cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_list),    cmocka_unit_test(test_measured),    cmocka_unit_test(test_snapshots),
     };
     return cmocka_run_group_tests(tests, make_models, remove_folder);
 }
