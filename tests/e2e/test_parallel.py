@@ -142,8 +142,8 @@ class Parallel(unittest.TestCase):
         while reading.is_alive():
             self.assertIsNotNone(stream.event())
             heard += 1
-        # The prompt has some 900 tokens, and gets 32 of them into each batch.
-        self.assertGreater(heard, 15)
+        # The prompt has some 900 tokens, and gets 32 of them into each batch; every second or third has a step as well.
+        self.assertGreater(heard, 8)
         stream.close()
 
 
