@@ -6,6 +6,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+int cli_engine_take_kv(const struct cli *cli, const char *text, enum engine_kv_type *out) {
+    if (engine_kv_parse(text, out)) return CLI_OK;
+    return cli_usage(cli, "--kv-type is f16, f32, bf16, q8_0 or q4_0, not '%s'", text);
+}
+
 json_t *cli_engine_json(const struct engine_info *i) {
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architecture",
                      i->arch, "backend", i->backend, "device", i->device, "threads", (json_int_t)i->n_threads,

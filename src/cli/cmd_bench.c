@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/cli_engine.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
 #include "text/vocab.h"
@@ -329,7 +330,7 @@ static const char *option_name(int opt) {
 }
 
 static int parse(const struct cli *cli, int argc, char **argv, struct options *o) {
-    int opt;
+    int opt, status;
     opterr = 0;
     optind = 1;
     while ((opt = getopt_long(argc, argv, ":p:n:r:t:c:h", long_options, NULL)) != -1) {
@@ -338,8 +339,8 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
         case OPT_NO_REPACK: o->no_repack = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
-            if (!engine_kv_parse(optarg, &o->kv_type))
-                return cli_usage(cli, "--kv-type is f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
+            status = cli_engine_take_kv(cli, optarg, &o->kv_type);
+            if (status) return status;
             break;
         case '?':
         case ':': return cli_bad_option(cli, opt, argv);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/cli_device.h"
+#include "cli/cli_engine.h"
 #include "cli/cli_signer.h"
 #include "engine/engine.h"
 #include "engine/engine_profile.h"
@@ -239,8 +240,8 @@ static int parse_options(const struct cli *cli, int argc, char **argv, struct op
                 return cli_usage(cli, "--cut takes rising layer numbers from 1 on, such as 10,20");
             break;
         case OPT_KV_TYPE:
-            if (!engine_kv_parse(optarg, &o->kv_type))
-                return cli_usage(cli, "--kv-type is f32, f16, bf16, q8_0 or q4_0, not '%s'", optarg);
+            status = cli_engine_take_kv(cli, optarg, &o->kv_type);
+            if (status) return status;
             break;
         case OPT_PROMPT:
             if (!cli_parse_u32(optarg, 1, UINT32_MAX, &o->n_prompt))

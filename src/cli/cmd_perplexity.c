@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/pool.h"
 #include "cli/cli_device.h"
+#include "cli/cli_engine.h"
 #include "engine/engine.h"
 #include "text/vocab.h"
 
@@ -236,7 +237,7 @@ static const struct option long_options[] = {
 
 /* Returns -1 to go on, or the exit status. */
 static int parse(const struct cli *cli, int argc, char **argv, struct options *o) {
-    int opt;
+    int opt, status;
     opterr = 0;
     optind = 1;
     while ((opt = getopt_long(argc, argv, ":f:c:t:b:h", long_options, NULL)) != -1) {
@@ -251,8 +252,8 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
                 return cli_usage(cli, "--chunks is a number above 0, not '%s'", optarg);
             break;
         case OPT_KV_TYPE:
-            if (!engine_kv_parse(optarg, &o->kv_type))
-                return cli_usage(cli, "--kv-type is f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
+            status = cli_engine_take_kv(cli, optarg, &o->kv_type);
+            if (status) return status;
             break;
         case 't':
             if (!cli_parse_u32(optarg, 1, 512, &o->n_threads))

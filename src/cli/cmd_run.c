@@ -563,8 +563,8 @@ static int parse(const struct cli *cli, int argc, char **argv, struct options *o
         case OPT_JSON: o->json = true; break;
         case 'h': fputs(usage, stdout); return CLI_OK;
         case OPT_KV_TYPE:
-            if (!engine_kv_parse(optarg, &o->kv_type))
-                return cli_usage(cli, "--kv-type is f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
+            status = cli_engine_take_kv(cli, optarg, &o->kv_type);
+            if (status) return status;
             break;
         case '?':
         case ':': return cli_bad_option(cli, opt, argv);

@@ -6,6 +6,7 @@
 #include "base/path.h"
 #include "base/progress.h"
 #include "cli/cli_device.h"
+#include "cli/cli_engine.h"
 #include "cli/cli_signer.h"
 #include "package/pkg_inventory.h"
 #include "package/pkg_model.h"
@@ -461,8 +462,7 @@ static int take_option(const struct cli *cli, struct options *o, int opt) {
     case 'S': return cli_signer_take(cli, optarg, &o->signer);
     default: break;
     }
-    if (engine_kv_parse(optarg, &o->kv_type)) return CLI_OK;
-    return cli_usage(cli, "--kv-type must be f16, f32, bf16, q8_0 or q4_0, not '%s'", optarg);
+    return cli_engine_take_kv(cli, optarg, &o->kv_type);
 }
 
 static int check_options(const struct cli *cli, const struct options *o) {

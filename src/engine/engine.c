@@ -11,6 +11,7 @@
 #include "engine/engine_profile.h"
 #include "engine/engine_result.h"
 #include "model/model.h"
+#include "model/model_numbers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -323,23 +324,8 @@ static strata_err compute(struct engine *e, struct engine_graph *g, const struct
                    "computing a batch of %u tokens failed: %s", (unsigned)g->b.n_tokens, ggml_status_to_string(status));
 }
 
-/*
- * Infinite numbers and NaNs have an exponent of ones, to which one more overflows into the sign. Two at a time, and in
- * two chains: a model's logits are several hundred thousand numbers for each token.
- */
 static bool all_finite(const float *x, int64_t n) {
-    const uint64_t exponents = 0x7f8000007f800000u, one = 0x0080000000800000u, signs = 0x8000000080000000u;
-    uint64_t a = 0, b = 0;
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        uint64_t pair[2];
-        memcpy(pair, x + i, sizeof pair);
-        a |= (pair[0] & exponents) + one;
-        b |= (pair[1] & exponents) + one;
-    }
-    for (; i < n; i++)
-        if (!isfinite(x[i])) return false;
-    return ((a | b) & signs) == 0;
+    return model_numbers_finite(GGML_TYPE_F32, x, (size_t)n * sizeof *x);
 }
 
 /* See struct model_build. */

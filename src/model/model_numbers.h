@@ -1,5 +1,5 @@
 /*
- * Whether weights are numbers.
+ * Whether weights, states and results are numbers.
  *
  * A quantized block cannot hold a NaN but in its factors, so that these alone are looked at: a fraction of the bytes.
  */

@@ -7,6 +7,8 @@
 #include "stage/stage_compute_priv.h"
 
 #include "base/clock.h"
+#include "gguf/gguf_types.h"
+#include "model/model_numbers.h"
 #include "stage/stage_batch.h"
 
 #include <inttypes.h>
@@ -258,22 +260,12 @@ void stage_run_next(struct stage_compute *c) {
 
 /* ---- every other stage ---- */
 
-static bool all_finite(const float *v, size_t n) {
-    unsigned bad = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, v + i, 4);
-        bad |= (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    return !bad;
-}
-
 /* False when the rows are not to be computed: the request is over, or its rows cannot be right. */
 static bool check_span(struct stage_compute *c, const struct wire_span *s, const struct stage_request *r,
                        const float *rows) {
     struct strata_errmsg em;
     if (!r || r->pos != s->pos || stage_queue_cancels(c->queue, s->seq)) return false;
-    if (all_finite(rows, (size_t)s->n_rows * c->info.n_embd)) return true;
+    if (model_numbers_finite(GGUF_TENSOR_F32, rows, (size_t)s->n_rows * c->info.n_embd * 4)) return true;
     err_set(&em, STRATA_EPEER,
             "the hidden states that came into layer %u for positions %u..%u are not finite; the stage before is broken",
             c->assign.first, s->pos, s->pos + s->n_rows);
