@@ -38,7 +38,7 @@ static const char usage[] =
     "  -t, --threads N       threads (default: every core)\n"
     "  -c, --ctx N           context length of a sequence (default: what the figures need)\n"
     "      --kv-type TYPE    type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
-    "      --no-repack       leave the weights as they are in the file: less private memory, slower products\n"
+    "      --no-repack       leave the weights in the pages of the file: less private memory, slower\n"
     "      --json            print one JSON object instead of text\n"
     "  -h, --help            this text\n"
     "\n"

@@ -32,7 +32,7 @@ static const char usage[] =
     "  -b, --batch N         most tokens computed at once, 1 to 16384 (default: 512)\n"
     "      --prompt N        only the first N tokens are a prompt: the others are computed one by one, as decoding "
     "does\n"
-    "      --no-repack       leave the weights as they are in the file; products then round another way\n"
+    "      --no-repack       leave the weights in the pages of the file; some products then round another way\n"
     "      --verify          check the digests of a package's parts while opening them\n" CLI_SIGNER_HELP
     "      --profile         time every operation, by kind, matrix and layer (on standard error, or in --json)\n"
     "      --json            print figures and errors as JSON\n"

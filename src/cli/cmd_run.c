@@ -62,7 +62,7 @@ static const char usage[] =
     "      --kv-type TYPE       type of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
     "      --verify             check the digests of a package's parts before running\n" CLI_SIGNER_HELP
     "      --profile            time every operation, by kind, matrix and layer: slower, and the same text\n"
-    "      --no-repack          leave the weights as they are in the file: less private memory, slower products\n"
+    "      --no-repack          leave the weights in the pages of the file: less private memory, slower\n"
     "      --over-memory        run a model that does not fit the memory: its weights are read from the disk again "
     "and\n"
     "                           again\n"

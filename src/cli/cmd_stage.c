@@ -30,7 +30,7 @@ static const char usage[] =
     "      --listen HOST:PORT   where to listen; port 0 takes any free port\n"
     "  -t, --threads N          threads (default: every core)\n" CLI_DEVICE_HELP
     "      --over-memory        load layers that do not fit the memory: they are read from the disk again and again\n"
-    "      --no-repack          leave the weights as they are in the files: less private memory, slower products\n"
+    "      --no-repack          leave the weights in the pages of the files: less private memory, slower\n"
     "      --key-dir DIR        where keys are kept (default: $XDG_CONFIG_HOME/strata or "
     "~/.config/strata)\n" CLI_SIGNER_HELP
     "      --json               print one line of JSON with address and key on standard output when listening\n"

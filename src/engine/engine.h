@@ -34,7 +34,7 @@ struct engine_options {
     uint32_t max_logits; /* most rows of logits from one run of the last stage; 0: n_batch. 1 saves scratch memory */
     uint32_t n_threads;  /* 0: all cores */
     enum engine_kv_type kv_type;
-    bool keep_mapped;        /* matrices stay in the file's pages: less private memory, slower products */
+    bool keep_mapped;        /* weights stay in the file's pages: less private memory, slower products */
     const char *backend_dir; /* folder with ggml's backends; NULL: the one Strata was built with */
     bool profile;            /* time every operation: slower; see engine_profile */
     bool over_memory; /* load even weights that do not fit the memory: they are read from the disk over and over */
@@ -51,7 +51,7 @@ struct engine_info {
     bool is_first, is_last;
     uint32_t n_embd, n_vocab, n_ctx, n_ctx_train, n_seq, n_pool, n_batch, n_threads;
     uint64_t weight_bytes;   /* tensors of this range, mapped or copied */
-    uint64_t copied_bytes;   /* of these, copied because their place in the file is not aligned */
+    uint64_t copied_bytes;   /* of these, copied as they are: for large pages, or for their alignment */
     uint64_t repacked_bytes; /* of these, copied in the order that the processor's kernels like best */
     uint64_t device_bytes;   /* of these, copied to a device with memory of its own */
     uint64_t both_bytes;     /* of these, on both sides: the table of a tied model, counted once in weight_bytes */
@@ -86,6 +86,8 @@ strata_err engine_measure(const struct pkg_model *m, const struct engine_options
                           struct strata_errmsg *em);
 /* Weights, state and scratch together, on all sides. */
 uint64_t engine_info_bytes(const struct engine_info *i);
+/* Whether copies of all weights fit beside the file's pages, which a program that starts anew then finds in memory. */
+bool engine_info_fits_twice(const struct engine_info *i, uint64_t available);
 /* ENOMEM when what lies in main memory is more than the `available` bytes of it, or what lies on a device apart is more
  * than it had free: it tells of each, and what to lower. over_memory as in the options: it helps mapped weights only.
  */

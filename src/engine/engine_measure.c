@@ -7,6 +7,10 @@ uint64_t engine_info_bytes(const struct engine_info *i) {
     return i->weight_bytes + i->both_bytes + i->kv_bytes + i->scratch_bytes;
 }
 
+bool engine_info_fits_twice(const struct engine_info *i, uint64_t available) {
+    return engine_info_bytes(i) + i->weight_bytes <= available;
+}
+
 /* The largest part that can be made smaller, and how. */
 static const char *advice(const struct engine_info *i, uint64_t weights, uint64_t scratch, uint64_t available) {
     if (weights > available) return "run fewer layers here, or a model quantized to fewer bits";

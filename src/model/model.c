@@ -63,8 +63,6 @@ static strata_err load_weights(struct model *m, const struct pkg_model *pkg, con
     for (uint32_t il = m->range.first; !rc && il < m->range.end; il++)
         rc = m->arch->load_layer(&ld, il, &m->weights.layer[il - m->range.first], em);
     if (!rc) rc = model_weights_finish(&ld, em);
-    if (!rc) rc = model_weights_check_numbers(&ld, em);
-    if (!rc) rc = model_weights_repack(&ld, em);
     model_loader_deinit(&ld);
     return rc;
 }

@@ -19,6 +19,13 @@
 
 enum { MODEL_BACKEND_MAX_THREADS = 512 };
 
+/* What is copied to memory of our own when the CPU computes; see model_repack.h. */
+enum model_backend_copies {
+    MODEL_BACKEND_MAPPED, /* nothing: all stays in the file's pages */
+    MODEL_BACKEND_PACKED, /* matrices for which the processor's kernels have an order of their own */
+    MODEL_BACKEND_COPIED  /* all that every token reads */
+};
+
 struct model_backend {
     ggml_backend_dev_t dev;
     ggml_backend_t handle;
@@ -29,9 +36,9 @@ struct model_backend {
     ggml_backend_dev_t host_dev; /* the CPU: dev itself when in_place */
     ggml_backend_t host;         /* NULL when in_place */
     /* Set by the owner after model_backend_init: */
-    bool dry;         /* only to measure: tensors of weights and state get addresses, but nothing is read or taken */
-    bool keep_mapped; /* matrices stay as they are in the file; see model_repack.h */
-    FILE *progress;   /* where the copying of weights shows how far it is; NULL: nowhere */
+    bool dry; /* only to measure: tensors of weights and state get addresses, but nothing is read or taken */
+    enum model_backend_copies copies;
+    FILE *progress; /* where the copying of weights shows how far it is; NULL: nowhere */
 };
 
 /*

@@ -62,28 +62,33 @@ static struct ggml_tensor *kept_linear(struct model_build *b, uint32_t il, const
     return b->n_out ? model_build_linear(b, l, model_build_kept(b, x)) : NULL;
 }
 
+/* n columns of a product with several matrices, from *at on, with the bias of one of them. */
+static struct ggml_tensor *next_part(struct model_build *b, struct ggml_tensor *all, uint32_t *at, uint32_t n,
+                                     const struct model_linear *l) {
+    struct ggml_tensor *y = model_build_columns(b, all, *at, n);
+    *at += n;
+    return l->b ? ggml_add(b->ctx, y, l->b) : y;
+}
+
 struct model_qkv model_build_qkv(struct model_build *b, uint32_t il, struct ggml_tensor *x) {
     const struct model_layer *l = &b->w->layer[il - b->w->range.first];
     const struct model_layer_dims *d = &b->hp->layer[il];
-    uint32_t dk = b->hp->head_dim_k, dv = b->hp->head_dim_v;
+    uint32_t dk = b->hp->head_dim_k, dv = b->hp->head_dim_v, at = 0;
     uint32_t n_q = d->n_head * dk, n_k = d->n_head_kv * dk, n_v = d->n_head_kv * dv;
+    /* Where few rows are kept, queries of the others are not worth one product less. */
+    bool drops = model_build_drops_rows(b, il), joined = l->qkv.w && (!drops || !l->q.w);
     struct model_qkv r = {.q = NULL};
-    if (l->qkv.w) {
+    if (joined) {
         struct ggml_tensor *all = model_build_linear(b, &l->qkv, x);
-        r.q = model_build_columns(b, all, 0, n_q);
-        r.k = model_build_columns(b, all, n_q, n_k);
-        r.v = model_build_columns(b, all, n_q + n_k, n_v);
-        if (model_build_drops_rows(b, il)) r.q = b->n_out ? model_build_kept(b, r.q) : NULL;
-    } else if (l->q_v && !model_build_drops_rows(b, il)) {
-        struct ggml_tensor *both = ggml_mul_mat(b->ctx, l->q_v, x);
-        r.q = model_build_columns(b, both, 0, n_q);
-        r.v = model_build_columns(b, both, n_q, n_v);
-        r.k = model_build_linear(b, &l->k, x);
+        r.q = next_part(b, all, &at, n_q, &l->q);
+        if (l->qkv_has_k) r.k = next_part(b, all, &at, n_k, &l->k);
+        if (l->qkv_has_v) r.v = next_part(b, all, &at, n_v, &l->v);
+        if (drops) r.q = b->n_out ? model_build_kept(b, r.q) : NULL;
     } else {
-        r.k = model_build_linear(b, &l->k, x);
-        r.v = model_build_linear(b, &l->v, x);
         r.q = kept_linear(b, il, &l->q, x);
     }
+    if (!r.k) r.k = model_build_linear(b, &l->k, x);
+    if (!r.v) r.v = model_build_linear(b, &l->v, x);
     r.k = model_build_heads(b, r.k, dk, d->n_head_kv);
     r.v = model_build_heads(b, r.v, dv, d->n_head_kv);
     if (r.q) r.q = model_build_heads(b, r.q, dk, d->n_head);

@@ -111,7 +111,7 @@ struct ggml_tensor *model_build_attention(struct model_build *b, uint32_t il, co
 struct model_qkv {
     struct ggml_tensor *q, *k, *v;
 };
-/* x is the normed input [n_embd, T]. Uses whichever of qkv, q_v, q, k, v the layer has, and q_norm, k_norm per head. */
+/* x is the normed input [n_embd, T]. Uses whichever of qkv, q, k, v the layer has, and q_norm, k_norm per head. */
 struct model_qkv model_build_qkv(struct model_build *b, uint32_t il, struct ggml_tensor *x);
 
 /*

@@ -1,17 +1,32 @@
 /* Shared claims. See model_load.h. Owns nothing. */
 #include "model/model_load.h"
 
+/* As many of them as have one type: mixtures of K types often give v, and a few models k, another one. */
+static void join_qkv(struct model_loader *ld, struct model_layer *l) {
+    l->qkv.w = model_weights_join(ld, (const struct model_linear *[]){&l->q, &l->k, &l->v}, 3);
+    l->qkv_has_k = l->qkv_has_v = l->qkv.w != NULL;
+    if (!l->qkv.w) l->qkv_has_k = (l->qkv.w = model_weights_join(ld, (const struct model_linear *[]){&l->q, &l->k}, 2));
+    if (!l->qkv.w) l->qkv_has_v = (l->qkv.w = model_weights_join(ld, (const struct model_linear *[]){&l->q, &l->v}, 2));
+}
+
+/* Gate and up as one; their biases would have to be joined as well. */
+static struct ggml_tensor *join_gate_up(struct model_loader *ld, const struct model_linear *gate,
+                                        const struct model_linear *up) {
+    return gate->b || up->b ? NULL : model_weights_join(ld, (const struct model_linear *[]){gate, up}, 2);
+}
+
 static strata_err load_qkv(struct model_loader *ld, uint32_t il, struct model_layer *l, struct strata_errmsg *em) {
     const struct model_hparams *hp = ld->hp;
     const struct model_layer_dims *d = &hp->layer[il];
     uint64_t n_q = (uint64_t)d->n_head * hp->head_dim_k, n_k = (uint64_t)d->n_head_kv * hp->head_dim_k;
     uint64_t n_v = (uint64_t)d->n_head_kv * hp->head_dim_v;
     strata_err rc = model_weights_linear(ld, il, "attn_qkv", hp->n_embd, n_q + n_k + n_v, false, &l->qkv, em);
+    l->qkv_has_k = l->qkv_has_v = l->qkv.w != NULL;
     if (rc || l->qkv.w) return rc;
     rc = model_weights_linear(ld, il, "attn_q", hp->n_embd, n_q, true, &l->q, em);
     if (!rc) rc = model_weights_linear(ld, il, "attn_k", hp->n_embd, n_k, true, &l->k, em);
     if (!rc) rc = model_weights_linear(ld, il, "attn_v", hp->n_embd, n_v, true, &l->v, em);
-    if (!rc) l->q_v = model_weights_join(ld, &l->q, &l->v);
+    if (!rc) join_qkv(ld, l);
     return rc;
 }
 
@@ -40,7 +55,7 @@ strata_err model_load_ffn(struct model_loader *ld, uint32_t il, struct model_lay
     strata_err rc = model_weights_linear(ld, il, "ffn_gate", n_embd, n_ff, true, &l->gate, em);
     if (!rc) rc = model_weights_linear(ld, il, "ffn_up", n_embd, n_ff, true, &l->up, em);
     if (!rc) rc = model_weights_linear(ld, il, "ffn_down", n_ff, n_embd, true, &l->down, em);
-    if (!rc) l->gate_up = model_weights_join(ld, &l->gate, &l->up);
+    if (!rc) l->gate_up = join_gate_up(ld, &l->gate, &l->up);
     return rc;
 }
 
@@ -57,7 +72,7 @@ static strata_err load_shared(struct model_loader *ld, uint32_t il, struct model
     strata_err rc = model_weights_linear(ld, il, "ffn_gate_shexp", n_embd, n_ff, true, &l->gate_shared, em);
     if (!rc) rc = model_weights_linear(ld, il, "ffn_up_shexp", n_embd, n_ff, true, &l->up_shared, em);
     if (!rc) rc = model_weights_linear(ld, il, "ffn_down_shexp", n_ff, n_embd, true, &l->down_shared, em);
-    if (!rc) l->gate_up_shared = model_weights_join(ld, &l->gate_shared, &l->up_shared);
+    if (!rc) l->gate_up_shared = join_gate_up(ld, &l->gate_shared, &l->up_shared);
     return rc;
 }
 

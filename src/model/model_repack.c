@@ -28,10 +28,10 @@ out:
     return ok;
 }
 
-ggml_backend_buffer_type_t model_repack_type(const struct model_backend *b, const struct ggml_tensor *w,
+/* The first of the CPU's own types that can, or NULL. */
+static ggml_backend_buffer_type_t extra_type(const struct model_backend *b, const struct ggml_tensor *w,
                                              enum model_product use) {
     ggml_backend_dev_get_extra_bufts_t get = NULL;
-    if (!b->in_place || b->keep_mapped || use == MODEL_PRODUCT_NONE) return NULL;
     void *address =
         ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(b->dev), "ggml_backend_dev_get_extra_bufts");
     memcpy(&get, &address, sizeof get); /* ISO C has no cast from data to function pointers */
@@ -39,6 +39,15 @@ ggml_backend_buffer_type_t model_repack_type(const struct model_backend *b, cons
     for (ggml_backend_buffer_type_t *buft = get(b->dev); buft && *buft; buft++)
         if (can_multiply(b, *buft, w, use)) return *buft;
     return NULL;
+}
+
+ggml_backend_buffer_type_t model_repack_type(const struct model_backend *b, const struct ggml_tensor *w,
+                                             enum model_product use) {
+    ggml_backend_buffer_type_t buft = NULL;
+    if (!b->in_place || use == MODEL_PRODUCT_NONE) return NULL;
+    if (b->copies >= MODEL_BACKEND_PACKED && use != MODEL_PRODUCT_AS_IT_IS) buft = extra_type(b, w, use);
+    if (!buft && b->copies == MODEL_BACKEND_COPIED) buft = ggml_backend_dev_buffer_type(b->dev);
+    return buft;
 }
 
 static strata_err repack_one(void *user, size_t i, struct strata_errmsg *em) {

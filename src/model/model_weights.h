@@ -1,11 +1,10 @@
 /*
  * The weights of one layer range, as ggml tensors.
  *
- * Tensors stay where pkg_model mapped them: ggml gets buffers that wrap the mapped pages, and nothing ever writes to
- * them. Only a tensor whose address ggml cannot work with is copied. A device with memory of its own gets a copy of
- * those that it computes with, once. An architecture claims each tensor by name with
- * the shape it must have; what is claimed is checked (presence, type, shape) before ggml sees it, and a tensor of the
- * range that nobody claimed is an error, because ignoring a weight gives wrong numbers without a word.
+ * Nothing ever writes to the pages that pkg_model mapped; model_place.h says what stays there and what is copied. An
+ * architecture claims each tensor by name with the shape it must have; what is claimed is checked (presence, type,
+ * shape) before ggml sees it, and a tensor of the range that nobody claimed is an error, because ignoring a weight
+ * gives wrong numbers without a word.
  */
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
@@ -47,9 +46,10 @@ struct model_layer {
     /* Short convolution: */
     struct model_linear conv_in, conv_out;
     struct ggml_tensor *conv;
-    /* Matrices that lie side by side in the file, seen as one: one product instead of two, and nothing is copied. */
+    /* Matrices that lie side by side, seen as one: one product instead of two. qkv holds q's rows, and then k's, v's or
+     * both; it is a file's own when there is no q beside it. */
     struct ggml_tensor *gate_up, *gate_up_shared;
-    struct ggml_tensor *q_v;
+    bool qkv_has_k, qkv_has_v;
 };
 
 struct model_placed; /* a tensor and where its bytes are */
@@ -61,13 +61,13 @@ struct model_weights {
     struct ggml_tensor *output_norm; /* last stage */
     struct model_linear output;      /* last stage; token_embd when tied */
     struct ggml_tensor *rope_freqs, *rope_long, *rope_short;
-    uint64_t bytes;          /* of all claimed tensors */
-    uint64_t copied_bytes;   /* of these, copied for their alignment */
-    uint64_t repacked_bytes; /* of these, copied in the kernels' order; see model_repack.h */
-    uint64_t uploaded_bytes; /* of these, copied to a device with memory of its own */
-    uint64_t both_bytes;     /* of these, on the device and in main memory: the table of a tied model */
-    struct model_repack_item *repacked;
-    size_t n_repacked;
+    uint64_t bytes;                 /* of all claimed tensors */
+    uint64_t copied_bytes;          /* of these, copied as they are */
+    uint64_t repacked_bytes;        /* of these, copied in the kernels' order; see model_repack.h */
+    uint64_t uploaded_bytes;        /* of these, copied to a device with memory of its own */
+    uint64_t both_bytes;            /* of these, on the device and in main memory: the table of a tied model */
+    struct model_repack_item *copy; /* of the copied ones: their bytes in the file */
+    size_t n_copies;
     /* Owned: */
     struct ggml_context *ctx;
     ggml_backend_buffer_t *buffers;
@@ -91,15 +91,12 @@ struct model_loader {
 strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w, const struct pkg_model *pkg,
                                struct pkg_range range, const struct model_hparams *hp,
                                const struct model_backend *backend, struct strata_errmsg *em);
-/* Checks that every tensor was claimed; wraps, copies or uploads the bytes. Call model_loader_deinit whatever happens.
- * With a backend that only measures, the bytes are counted and not looked at, and the tensors cannot be computed with.
+/*
+ * Checks that every tensor was claimed, and that all values are numbers (a NaN is refused by the tensor's name); places
+ * the bytes. Call model_loader_deinit whatever happens. With a backend that only measures, the bytes are counted and
+ * not looked at, and the tensors cannot be computed with.
  */
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
-/* Refuses weights with NaN or infinite values, by the tensor's name: looks at all that was claimed. Comes after
- * model_weights_finish, which asks the system for the file's pages. */
-strata_err model_weights_check_numbers(const struct model_loader *ld, struct strata_errmsg *em);
-/* Copies the matrices for which the processor's kernels have an order of their own; after the check. */
-strata_err model_weights_repack(struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
 /* The name of a tensor of a layer (MODEL_NO_LAYER: outside the layers) that holds NaN or infinite values, or NULL.
@@ -134,11 +131,10 @@ strata_err model_weights_experts(struct model_loader *ld, uint32_t layer, const 
 strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const char *name, struct strata_errmsg *em);
 
 /*
- * Sees a and b as one matrix when b's rows follow a's in the mapped file and both are plain products of the same type.
- * NULL when they cannot be joined, or are to be copied to a device, where they lie apart. Row by row the products are
- * the same, bit for bit.
+ * Sees n matrices, 2 or 3, as one with the rows of all: when all are of one type and without scales, and lie side by
+ * side in the file or can be copied so. NULL when they cannot be joined, or are to be copied to a device. Row by row
+ * the products are the same, bit for bit; biases stay with the parts.
  */
-struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *a,
-                                       const struct model_linear *b);
+struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *const *part, int n);
 
 #endif

@@ -24,7 +24,7 @@ struct stage_load {
 /* A loaded range; sizes in bytes. */
 struct stage_unit_info {
     uint32_t n_embd, n_vocab, n_ctx, n_batch, n_threads;
-    uint64_t weight_bytes, copied_bytes, kv_bytes, scratch_bytes;
+    uint64_t weight_bytes, copied_bytes /* of these, not in the file's pages */, kv_bytes, scratch_bytes;
     uint64_t cache_bytes; /* of the prefix cache when it is full; filled in by the compute thread */
 };
 

@@ -95,7 +95,7 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
                                      .n_batch = ei->n_batch,
                                      .n_threads = ei->n_threads,
                                      .weight_bytes = ei->weight_bytes,
-                                     .copied_bytes = ei->copied_bytes,
+                                     .copied_bytes = ei->copied_bytes + ei->repacked_bytes,
                                      .kv_bytes = ei->kv_bytes,
                                      .scratch_bytes = ei->scratch_bytes};
     *out = u;

@@ -32,7 +32,7 @@ class Share(unittest.TestCase):
         with open(os.path.join(package, "model-package.json")) as f:
             manifest = json.load(f)
         layer_bytes = [layer["tensor_bytes"] for layer in manifest["layers"]]
-        process, url = common.serve(package, "--local-stages", n_stages, "--ctx", 256, "--json")
+        process, url = common.serve(package, "--local-stages", n_stages, "--ctx", 256, "--no-repack", "--json")
         with process:
             body = json.dumps({"prompt": "one two three four", "max_tokens": 8, "temperature": 0}).encode()
             with urllib.request.urlopen(urllib.request.Request(url + "/v1/completions", body), timeout=120) as answer:
@@ -63,7 +63,7 @@ class Share(unittest.TestCase):
                         extra.add("shared/embeddings.gguf")
                         share += manifest["shared"]["embeddings"]["tensor_bytes"]
                 self.assertEqual({f for f in files if f.startswith("shared/")}, extra)
-                # Weights are not copied, so they are resident as file pages. Above the share there may be the metadata of
+                # With --no-repack weights are not copied, so they are resident as file pages. Above the share there may be the metadata of
                 # one file (the tokenizer), and the borders of the tensor data in each of the others.
                 resident = sum(rss for _, rss in files.values())
                 slack = manifest["shared"]["metadata"]["artifact_bytes"] + 65536 * len(files)

@@ -20,6 +20,7 @@
 struct model_file {
     uint32_t layers, embd, heads, kv_heads, ff, vocab, ctx;
     uint32_t type;      /* of the matrices; 0: F32 */
+    uint32_t v_type;    /* of attn_v; 0: type */
     uint32_t alignment; /* 0: 32 */
     bool bias, scale, freqs, tied, fused;
     const char *arch; /* NULL: llama */
@@ -154,8 +155,9 @@ static inline void mf_experts(struct model_writer *m, uint32_t il) {
 static inline void mf_linear(struct model_writer *m, uint32_t il, const char *name, uint32_t n_in, uint32_t n_out) {
     char full[64];
     float amplitude = 1.5f / sqrtf((float)n_in);
+    bool other = m->f->v_type && strcmp(name, "attn_v") == 0;
     snprintf(full, sizeof full, "blk.%u.%s.weight", il, name);
-    mf_tensor(m, full, n_in, n_out, m->f->type, 0, amplitude);
+    mf_tensor(m, full, n_in, n_out, other ? m->f->v_type : m->f->type, 0, amplitude);
     snprintf(full, sizeof full, "blk.%u.%s.bias", il, name);
     if (m->f->bias) mf_tensor(m, full, n_out, 1, GGML_TYPE_F32, 0, 0.2f);
     snprintf(full, sizeof full, "blk.%u.%s.scale", il, name);

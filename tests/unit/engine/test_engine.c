@@ -233,7 +233,7 @@ static void test_many_shapes(void **state) {
 static void test_unaligned(void **state) {
     (void)state;
     struct model_file f = model_file_small();
-    struct engine_options opt = {.n_ctx = 64, .n_threads = 2, .kv_type = ENGINE_KV_F32};
+    struct engine_options opt = {.n_ctx = 64, .n_threads = 2, .kv_type = ENGINE_KV_F32, .keep_mapped = true};
     struct test_chain c;
     int32_t tokens[16];
     f.embd = 72; /* rows of 288 bytes; with biases of other sizes addresses shift by 8 and 16 */

@@ -37,7 +37,8 @@ static struct model_file model_of(const char *arch) {
 static strata_err open_model(const struct model_file *f, struct pkg_model **pkg, struct engine **e,
                              struct strata_errmsg *em) {
     struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
-    struct engine_options opt = {.n_ctx = 64, .n_threads = 1, .kv_type = ENGINE_KV_F32};
+    /* What is written to the file later must show. */
+    struct engine_options opt = {.n_ctx = 64, .n_threads = 1, .kv_type = ENGINE_KV_F32, .keep_mapped = true};
     const char *path = tmp_path(&folder, "model.gguf");
     *pkg = NULL;
     *e = NULL;
@@ -419,7 +420,8 @@ static void test_nan_without_output(void **state) {
         struct model_file f = model_of("llama");
         f.embd = 128; /* heads of 32 */
         struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
-        struct engine_options opt = {.n_ctx = 64, .n_threads = 1, .kv_type = (enum engine_kv_type)type};
+        struct engine_options opt = {
+            .n_ctx = 64, .n_threads = 1, .kv_type = (enum engine_kv_type)type, .keep_mapped = true};
         struct engine_batch b = {.n_tokens = 5, .tokens = tokens, .want = ENGINE_OUT_NONE};
         struct strata_errmsg em;
         struct pkg_model *pkg;

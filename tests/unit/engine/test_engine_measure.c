@@ -165,7 +165,7 @@ static void test_all_shapes(void **state) {
 static void test_sums(void **state) {
     (void)state;
     struct strata_errmsg em;
-    struct engine_options opt = {.n_ctx = 64, .n_seq = 2, .n_batch = 8, .n_threads = 1};
+    struct engine_options opt = {.n_ctx = 64, .n_seq = 2, .n_batch = 8, .n_threads = 1, .keep_mapped = true};
     struct engine_info told, more;
     for (int i = 0; i < N_STATE_KINDS; i++) {
         struct pkg_model *pkg = open_range(&state_kinds[i], 0, PKG_RANGE_ALL);
@@ -262,6 +262,8 @@ static void test_fits(void **state) {
     assert_int_equal(engine_info_fits(&i, true, (4u << 20) - 1, &em), STRATA_ENOMEM);
     assert_int_equal(engine_info_fits(&i, false, 2u << 20, &em), STRATA_ENOMEM);
     assert_non_null(strstr(em.text, "run fewer layers here"));
+    assert_true(engine_info_fits_twice(&i, 9u << 20));
+    assert_false(engine_info_fits_twice(&i, (9u << 20) - 1));
     i.n_seq = 4;
     assert_int_equal(engine_info_fits(&i, false, 5u << 20, &em), STRATA_ENOMEM);
     assert_non_null(strstr(em.text, "number of sequences"));

@@ -1,9 +1,11 @@
 /*
  * Matrices in the kernels' order: the same numbers as from the file's pages but for rounding, the same wherever the
  * model is cut, what must stay as it is stays, and damage is still told by the tensor's name. Skipped on processors for
- * which ggml has no order of its own for the type.
+ * which ggml has no order of its own for the type. Copies in the file's order, and side by side: the same bits.
  */
-#include "chain.h"
+#include "state_kinds.h"
+
+#include "model/model.h"
 
 enum { N_TOKENS = 24, VOCAB = 80 };
 
@@ -49,6 +51,15 @@ static float *logits(const char *path, const uint32_t *cuts, const struct engine
     return x;
 }
 
+static void measure(const char *path, const struct engine_options *opt, struct engine_info *out) {
+    struct strata_errmsg em;
+    struct pkg_model *m;
+    struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
+    mf_ok(pkg_model_open(path, &po, &m, &em), &em);
+    mf_ok(engine_measure(m, opt, out, &em), &em);
+    pkg_model_free(m);
+}
+
 static void compare(bool experts, bool tied) {
     const char *path = make_model(experts, tied);
     static const uint32_t cuts[][3] = {{1, 0}, {2, 4, 0}, {4, 0}};
@@ -89,6 +100,85 @@ static void test_tied(void **state) {
 static void test_experts(void **state) {
     (void)state;
     compare(true, false);
+}
+
+/* Bits do not differ from those of the file's pages, wherever the model is cut. */
+static void compare_copies(const struct model_file *f) {
+    static const uint32_t cuts[][3] = {{1, 0}, {2, 0}};
+    struct engine_options opt = {.n_ctx = 64, .n_batch = 16, .n_threads = 2}, mapped = opt;
+    const char *path = tmp_path(&folder, "copied.gguf");
+    struct engine_info info;
+    uint64_t bytes;
+    mapped.keep_mapped = true;
+    model_file_write(f, path);
+    measure(path, &opt, &info);
+    assert_int_equal(info.repacked_bytes, 0);
+    assert_true(2 * info.copied_bytes > info.weight_bytes && info.copied_bytes < info.weight_bytes);
+    float *want = logits(path, NULL, &mapped, &bytes), *got = logits(path, NULL, &opt, &bytes);
+    assert_memory_equal(got, want, (size_t)N_TOKENS * f->vocab * sizeof *got);
+    free(got);
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        got = logits(path, cuts[i], &opt, &bytes);
+        assert_memory_equal(got, want, (size_t)N_TOKENS * f->vocab * sizeof *got);
+        free(got);
+    }
+    free(want);
+}
+
+/* Of all kinds of models and ways to lay out weights. */
+static void test_copies(void **state) {
+    (void)state;
+    for (int k = 0; k < N_STATE_KINDS; k++) {
+        struct model_file f = state_kind_file(&state_kinds[k]);
+        compare_copies(&f);
+    }
+}
+
+/* Matrices that are multiplied with the same vector lie side by side where their types allow it. */
+static void test_sides(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t type, v_type;
+        bool bias, scale, mapped; /* in the file, q and v are neighbours, and gate and up */
+        bool k, v, gate_up;
+    } rows[] = {
+        {.k = true, .v = true, .gate_up = true},
+        {.type = GGML_TYPE_Q5_1, .k = true, .v = true, .gate_up = true},
+        {.type = GGML_TYPE_Q4_0, .k = true, .v = true, .gate_up = true},
+        {.type = GGML_TYPE_Q4_0, .v_type = GGML_TYPE_Q8_0, .k = true, .gate_up = true},
+        {.bias = true, .k = true, .v = true},
+        {.v_type = GGML_TYPE_F16, .bias = true, .k = true},
+        {.scale = true},
+        {.mapped = true, .v = true, .gate_up = true},
+        {.mapped = true, .v_type = GGML_TYPE_F16, .gate_up = true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct strata_errmsg em;
+        struct pkg_model *pkg;
+        struct model_backend backend;
+        struct model m;
+        struct model_file f = model_file_small();
+        struct pkg_model_options po = {.range = {0, PKG_RANGE_ALL}};
+        f.arch = rows[i].bias ? "qwen2" : "llama";
+        f.type = rows[i].type;
+        f.v_type = rows[i].v_type;
+        f.bias = rows[i].bias;
+        f.scale = rows[i].scale;
+        if (!rows[i].mapped && f.type != GGML_TYPE_Q4_0) compare_copies(&f);
+        model_file_write(&f, tmp_path(&folder, "sides.gguf"));
+        mf_ok(pkg_model_open(tmp_path(&folder, "sides.gguf"), &po, &pkg, &em), &em);
+        mf_ok(model_backend_init(&backend, NULL, NULL, 1, &em), &em);
+        backend.dry = true;
+        backend.copies = rows[i].mapped ? MODEL_BACKEND_MAPPED : MODEL_BACKEND_COPIED;
+        mf_ok(model_init(&m, pkg, &backend, &em), &em);
+        const struct model_layer *l = &m.weights.layer[2];
+        if (l->qkv_has_k != rows[i].k || l->qkv_has_v != rows[i].v || (l->gate_up != NULL) != rows[i].gate_up ||
+            (l->qkv.w != NULL) != (rows[i].k || rows[i].v))
+            fail_msg("row %zu: k %d, v %d, gate and up %d", i, l->qkv_has_k, l->qkv_has_v, l->gate_up != NULL);
+        model_deinit(&m);
+        model_backend_deinit(&backend);
+        pkg_model_free(pkg);
+    }
 }
 
 /* What is known before loading is what is done. */
@@ -132,8 +222,9 @@ static void test_damaged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),    cmocka_unit_test(test_tied),    cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_measured), cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_dense),   cmocka_unit_test(test_tied),  cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_copies),  cmocka_unit_test(test_sides), cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,290 @@
+/*
+ * Maps, copies and uploads the weights of a layer range. See model_place.h.
+ *
+ * Owns nothing: the buffers are those of struct model_weights. Writes to no mapped page.
+ */
+#include "model/model_place.h"
+
+#include "model/model_numbers.h"
+#include "model/model_upload.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Two tensors farther apart than this get buffers of their own, so that a buffer spans about one mapped part. */
+enum { SPAN_GAP = 1 << 16 };
+
+bool model_place_aligned(const struct model_loader *ld, const uint8_t *data) {
+    return (uintptr_t)data % ld->backend->alignment == 0;
+}
+
+strata_err model_place_damaged(const char *name, struct strata_errmsg *em) {
+    return err_set(em, STRATA_EFORMAT,
+                   "tensor %s holds values that are no numbers (NaN or infinite): the file is damaged", name);
+}
+
+static int by_address(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const struct model_placed *)a)->data;
+    uintptr_t y = (uintptr_t)((const struct model_placed *)b)->data;
+    return (x > y) - (x < y);
+}
+
+static int host_first(const void *a, const void *b) {
+    const struct model_placed *x = a, *y = b;
+    return x->host != y->host ? y->host - x->host : by_address(a, b);
+}
+
+static strata_err add_buffer(struct model_weights *w, ggml_backend_buffer_t buffer, struct strata_errmsg *em) {
+    if (!buffer) return err_nomem(em, "a buffer of weights");
+    ggml_backend_buffer_t *grown = realloc(w->buffers, (w->n_buffers + 1) * sizeof(ggml_backend_buffer_t));
+    if (!grown) {
+        ggml_backend_buffer_free(buffer);
+        return err_nomem(em, "the table of buffers");
+    }
+    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    w->buffers = grown;
+    w->buffers[w->n_buffers++] = buffer;
+    return STRATA_OK;
+}
+
+/*
+ * Asks for mapped pages before they are needed, so that the first tokens do not wait for one page fault after the
+ * other. Weights that fit memory are made present at once; larger ones are only announced. Advice: failure is no error.
+ */
+static void read_ahead(void *at, size_t size) {
+#ifdef MADV_POPULATE_READ
+    if (size < model_backend_memory_available() && madvise(at, size, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise(at, size, MADV_WILLNEED);
+}
+
+/* What will be copied is read once, by several threads; the rest of a span is kept. */
+static void read_ahead_span(struct model_loader *ld, size_t begin, size_t end) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = begin, k; i < end; i = k) {
+        uintptr_t first = (uintptr_t)ld->placed[i].data & ~(page - 1), last = first;
+        bool copy = ld->placed[i].buft != NULL;
+        for (k = i; k < end && (ld->placed[k].buft != NULL) == copy; k++) {
+            uintptr_t stop = (uintptr_t)ld->placed[k].data + ld->placed[k].bytes;
+            if (stop > last) last = stop;
+        }
+        if (copy)
+            madvise((void *)first, last - first, MADV_WILLNEED);
+        else
+            read_ahead((void *)first, last - first);
+    }
+}
+
+/* Wraps the mapped pages from the first to the last of placed[begin..end) and puts the tensors that stay there. */
+static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, struct strata_errmsg *em) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = (uintptr_t)ld->placed[begin].data & ~(page - 1), last = 0;
+    for (size_t i = begin; i < end; i++) {
+        uintptr_t stop = (uintptr_t)ld->placed[i].data + ld->placed[i].bytes;
+        if (stop > last) last = stop;
+    }
+    size_t size = last - first;
+    read_ahead_span(ld, begin, end);
+    strata_err rc = add_buffer(
+        ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->host_dev, (void *)first, size, size), em);
+    if (rc) return rc;
+    ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
+    for (size_t i = begin; i < end; i++) {
+        struct model_placed *p = &ld->placed[i];
+        if (!p->tensor || p->buft) continue;
+        if (ggml_backend_tensor_alloc(buffer, p->tensor, (void *)(uintptr_t)p->data) != GGML_STATUS_SUCCESS)
+            return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
+    }
+    return STRATA_OK;
+}
+
+/* ---- copies ---- */
+
+/*
+ * Large pages for what every token reads from end to end: with small ones the processor walks page tables for a good
+ * part of that time. Advice: failure is no error.
+ */
+static void ask_for_large_pages(ggml_backend_buffer_t buffer) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)ggml_backend_buffer_get_base(buffer);
+    uintptr_t first = (at + page - 1) & ~(page - 1), last = (at + ggml_backend_buffer_get_size(buffer)) & ~(page - 1);
+    if (first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
+}
+
+static size_t padded_size(const struct model_placed *p) {
+    size_t align = ggml_backend_buft_get_alignment(p->buft);
+    return GGML_PAD(ggml_backend_buft_get_alloc_size(p->buft, p->tensor), align);
+}
+
+bool model_place_is_tight(const struct model_placed *p) {
+    return padded_size(p) == p->bytes;
+}
+
+/* The next place in a buffer of copies. */
+struct spot {
+    ggml_backend_buffer_t buffer;
+    char *at;
+};
+
+static strata_err put(const struct spot *s, struct ggml_tensor *t, struct strata_errmsg *em) {
+    if (ggml_backend_tensor_alloc(s->buffer, t, s->at) == GGML_STATUS_SUCCESS) return STRATA_OK;
+    return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", t->name);
+}
+
+/* A view of several matrices, and these below it. */
+static strata_err put_joined(struct spot *s, const struct model_placed *p, struct strata_errmsg *em) {
+    strata_err rc = put(s, p->tensor, em);
+    for (int i = 0; i < MODEL_PLACE_PARTS && p->part[i] && !rc; i++) {
+        rc = put(s, p->part[i], em);
+        s->at += ggml_nbytes(p->part[i]); /* tight: see model_weights_join */
+    }
+    return rc;
+}
+
+/* Gives the tensors of one buffer type, from placed[first] on, their places, and notes what is to be copied there. */
+static strata_err reserve(struct model_loader *ld, size_t first, struct strata_errmsg *em) {
+    struct model_weights *w = ld->weights;
+    ggml_backend_buffer_type_t buft = ld->placed[first].buft;
+    size_t total = 0;
+    for (size_t i = first; i < ld->n_placed; i++)
+        if (ld->placed[i].buft == buft && !ld->placed[i].part[0]) total += padded_size(&ld->placed[i]);
+    strata_err rc = add_buffer(w, ggml_backend_buft_alloc_buffer(buft, total), em);
+    if (rc) return rc;
+    struct spot s = {.buffer = w->buffers[w->n_buffers - 1]};
+    s.at = ggml_backend_buffer_get_base(s.buffer);
+    ask_for_large_pages(s.buffer);
+    for (size_t i = first; i < ld->n_placed && !rc; i++)
+        if (ld->placed[i].buft == buft && ld->placed[i].part[0]) rc = put_joined(&s, &ld->placed[i], em);
+    for (size_t i = first; i < ld->n_placed && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (p->buft != buft || p->part[0]) continue;
+        w->copy[w->n_copies++] = (struct model_repack_item){.tensor = p->tensor, .data = p->data};
+        if (p->tensor->buffer) continue; /* a part */
+        rc = put(&s, p->tensor, em);
+        s.at += padded_size(p);
+    }
+    return rc;
+}
+
+/* The file's pages of what was copied are not needed any more: they may leave this process. */
+static void drop_pages(const struct model_weights *w) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < w->n_copies; i++) {
+        uintptr_t from = (uintptr_t)w->copy[i].data, end = from + ggml_nbytes(w->copy[i].tensor);
+        from = (from + page - 1) & ~(page - 1);
+        end &= ~(page - 1);
+        if (from < end) madvise((void *)from, end - from, MADV_DONTNEED);
+    }
+}
+
+/* All of placed[0..n_placed) that are to be copied. */
+static strata_err reserve_copies(struct model_loader *ld, struct strata_errmsg *em) {
+    struct model_weights *w = ld->weights;
+    strata_err rc = STRATA_OK;
+    w->copy = calloc(ld->n_placed ? ld->n_placed : 1, sizeof *w->copy);
+    if (!w->copy) return err_nomem(em, "the table of weights");
+    for (size_t i = 0; i < ld->n_placed && !rc; i++)
+        if (ld->placed[i].buft && !ld->placed[i].tensor->buffer) rc = reserve(ld, i, em);
+    return rc;
+}
+
+strata_err model_place_copies(struct model_loader *ld, struct strata_errmsg *em) {
+    const struct model_weights *w = ld->weights;
+    strata_err rc = model_repack_run(ld->backend, w->copy, w->n_copies, em);
+    if (!rc) drop_pages(w);
+    return rc;
+}
+
+/* ---- the rest ---- */
+
+/* Wraps what stays in main memory: placed[0..n), in the order of addresses. */
+static strata_err map_all(struct model_loader *ld, size_t n, struct strata_errmsg *em) {
+    for (size_t begin = 0, i = 0; i < n; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        bool ends = i + 1 == n || (uintptr_t)ld->placed[i + 1].data > (uintptr_t)p->data + p->bytes + SPAN_GAP;
+        if (!ends) continue;
+        strata_err rc = map_span(ld, begin, i + 1, em);
+        if (rc) return rc;
+        begin = i + 1;
+    }
+    return STRATA_OK;
+}
+
+/* Looks at placed[first..) and copies it to the device. The file's pages go back to the system, which keeps them while
+ * there is room. */
+static strata_err upload(struct model_loader *ld, size_t first, struct strata_errmsg *em) {
+    struct model_upload u;
+    ggml_backend_buffer_t buffer;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    strata_err rc = model_upload_begin(&u, ld->backend, ld->weights->ctx, &buffer, em);
+    if (!rc && buffer) rc = add_buffer(ld->weights, buffer, em);
+    for (size_t i = first; i < ld->n_placed && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        const struct model_numbers one = {p->name, (uint32_t)p->tensor->type, p->data, p->bytes}, *bad = NULL;
+        uintptr_t begin = ((uintptr_t)p->data + page - 1) & ~(page - 1);
+        uintptr_t end = ((uintptr_t)p->data + p->bytes) & ~(page - 1);
+        madvise((void *)((uintptr_t)p->data & ~(page - 1)), p->bytes, MADV_WILLNEED);
+        rc = model_numbers_check(&one, 1, ld->backend->n_threads, &bad, em);
+        if (bad) rc = model_place_damaged(p->name, em);
+        if (!rc) model_upload_tensor(&u, p->tensor, p->data, p->bytes);
+        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
+    model_upload_end(&u);
+    return rc;
+}
+
+/* ---- sums ---- */
+
+/* Whether a tensor that stays with the host, placed[i], is on the device as well: the table of a tied model. */
+static bool on_both_sides(const struct model_loader *ld, size_t i) {
+    bool both = false;
+    for (size_t k = i + 1; ld->placed[i].host && k < ld->n_placed && !both; k++)
+        both = ld->placed[k].tensor && !ld->placed[k].host && ld->placed[k].data == ld->placed[i].data;
+    return both;
+}
+
+/* What the range's weights take: placed[0..n_mapped) in main memory, the others on the device. */
+static void count(struct model_loader *ld, size_t n_mapped) {
+    struct model_weights *w = ld->weights;
+    ggml_backend_buffer_type_t plain = ggml_backend_dev_buffer_type(ld->backend->host_dev);
+    for (size_t i = 0; i < ld->n_placed; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        bool both = on_both_sides(ld, i);
+        if (both) w->both_bytes += p->bytes;
+        if (i >= n_mapped) w->uploaded_bytes += p->bytes;
+        if (p->part[0]) continue;
+        if (!both) w->bytes += p->bytes;
+        if (p->buft) *(p->buft == plain ? &w->copied_bytes : &w->repacked_bytes) += p->bytes;
+    }
+}
+
+/* Only to measure: places in the file stand for those that the tensors would have, and empty buffers tell on which side
+ * that would be. */
+static strata_err pretend(struct model_loader *ld, size_t n_mapped, struct strata_errmsg *em) {
+    const struct model_backend *b = ld->backend;
+    struct model_weights *w = ld->weights;
+    strata_err rc = add_buffer(w, ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(b->host_dev), 0), em);
+    if (!rc) rc = add_buffer(w, ggml_backend_buft_alloc_buffer(b->buft, 0), em);
+    for (size_t i = 0; i < ld->n_placed && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (!p->tensor) continue;
+        p->tensor->data = (void *)(uintptr_t)p->data;
+        p->tensor->buffer = w->buffers[i < n_mapped ? 0 : 1];
+    }
+    return rc;
+}
+
+strata_err model_place_all(struct model_loader *ld, struct strata_errmsg *em) {
+    bool in_place = ld->backend->in_place;
+    size_t n_mapped = ld->n_placed;
+    qsort(ld->placed, ld->n_placed, sizeof *ld->placed, host_first);
+    while (!in_place && n_mapped > 0 && !ld->placed[n_mapped - 1].host) n_mapped--;
+    count(ld, n_mapped);
+    if (ld->backend->dry) return pretend(ld, n_mapped, em);
+    strata_err rc = map_all(ld, n_mapped, em);
+    if (!rc) rc = reserve_copies(ld, em); /* an upload takes memory for all that have none */
+    if (!rc && !in_place) rc = upload(ld, n_mapped, em);
+    return rc;
+}
