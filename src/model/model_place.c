@@ -5,6 +5,7 @@
  */
 #include "model/model_place.h"
 
+#include "base/pool.h"
 #include "model/model_numbers.h"
 #include "model/model_upload.h"
 
@@ -46,6 +47,13 @@ static strata_err add_buffer(struct model_weights *w, ggml_backend_buffer_t buff
     w->buffers = grown;
     w->buffers[w->n_buffers++] = buffer;
     return STRATA_OK;
+}
+
+/* The whole pages of a part of the file that is not needed any more: they may leave this process. */
+static void drop_pages(const uint8_t *data, size_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1), end = ((uintptr_t)data + bytes) & ~(page - 1);
+    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
 /*
@@ -158,7 +166,7 @@ static strata_err reserve(struct model_loader *ld, size_t first, struct strata_e
     for (size_t i = first; i < ld->n_placed && !rc; i++) {
         const struct model_placed *p = &ld->placed[i];
         if (p->buft != buft || p->part[0]) continue;
-        w->copy[w->n_copies++] = (struct model_repack_item){.tensor = p->tensor, .data = p->data};
+        w->copy[w->n_copies++] = (struct model_copy){.tensor = p->tensor, .data = p->data};
         if (p->tensor->buffer) continue; /* a part */
         rc = put(&s, p->tensor, em);
         s.at += padded_size(p);
@@ -166,15 +174,15 @@ static strata_err reserve(struct model_loader *ld, size_t first, struct strata_e
     return rc;
 }
 
-/* The file's pages of what was copied are not needed any more: they may leave this process. */
-static void drop_pages(const struct model_weights *w) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (size_t i = 0; i < w->n_copies; i++) {
-        uintptr_t from = (uintptr_t)w->copy[i].data, end = from + ggml_nbytes(w->copy[i].tensor);
-        from = (from + page - 1) & ~(page - 1);
-        end &= ~(page - 1);
-        if (from < end) madvise((void *)from, end - from, MADV_DONTNEED);
-    }
+/* The file's pages of what was copied are not needed any more: they leave this process at once, so that no more than a
+ * few tensors are there twice. */
+static strata_err copy_one(void *user, size_t i, struct strata_errmsg *em) {
+    const struct model_copy *c = (const struct model_copy *)user + i;
+    size_t bytes = ggml_nbytes(c->tensor);
+    (void)em;
+    ggml_backend_tensor_set(c->tensor, c->data, 0, bytes);
+    drop_pages(c->data, bytes);
+    return STRATA_OK;
 }
 
 /* All of placed[0..n_placed) that are to be copied. */
@@ -189,10 +197,8 @@ static strata_err reserve_copies(struct model_loader *ld, struct strata_errmsg *
 }
 
 strata_err model_place_copies(struct model_loader *ld, struct strata_errmsg *em) {
-    const struct model_weights *w = ld->weights;
-    strata_err rc = model_repack_run(ld->backend, w->copy, w->n_copies, em);
-    if (!rc) drop_pages(w);
-    return rc;
+    struct model_weights *w = ld->weights;
+    return pool_run(ld->backend->n_threads, w->n_copies, copy_one, w->copy, em);
 }
 
 /* ---- the rest ---- */
@@ -222,13 +228,11 @@ static strata_err upload(struct model_loader *ld, size_t first, struct strata_er
         const struct model_placed *p = &ld->placed[i];
         if (!p->tensor) continue;
         const struct model_numbers one = {p->name, (uint32_t)p->tensor->type, p->data, p->bytes}, *bad = NULL;
-        uintptr_t begin = ((uintptr_t)p->data + page - 1) & ~(page - 1);
-        uintptr_t end = ((uintptr_t)p->data + p->bytes) & ~(page - 1);
         madvise((void *)((uintptr_t)p->data & ~(page - 1)), p->bytes, MADV_WILLNEED);
         rc = model_numbers_check(&one, 1, ld->backend->n_threads, &bad, em);
         if (bad) rc = model_place_damaged(p->name, em);
         if (!rc) model_upload_tensor(&u, p->tensor, p->data, p->bytes);
-        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+        drop_pages(p->data, p->bytes);
     }
     model_upload_end(&u);
     return rc;

@@ -12,6 +12,7 @@
 #ifndef MODEL_PLACE_H
 #define MODEL_PLACE_H
 
+#include "model/model_repack.h"
 #include "model/model_weights.h"
 
 enum { MODEL_PLACE_PARTS = 3 };
@@ -25,6 +26,12 @@ struct model_placed {
     ggml_backend_buffer_type_t buft; /* of the memory that it is copied to; NULL: stays in the file's pages */
     /* Of a second view of tensors that are listed on their own: these, in the order of their rows. */
     struct ggml_tensor *part[MODEL_PLACE_PARTS];
+};
+
+/* A tensor with a place in memory of our own, and its bytes in the file. */
+struct model_copy {
+    struct ggml_tensor *tensor;
+    const uint8_t *data;
 };
 
 /* Whether ggml can work with bytes at that place of the file. */

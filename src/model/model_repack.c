@@ -1,8 +1,6 @@
 /* Matrices in the kernels' order. See model_repack.h. Owns nothing. */
 #include "model/model_repack.h"
 
-#include "base/pool.h"
-
 #include <string.h>
 
 /* Whether products with w can be computed when w lies in a buffer of the type. */
@@ -48,17 +46,4 @@ ggml_backend_buffer_type_t model_repack_type(const struct model_backend *b, cons
     if (b->copies >= MODEL_BACKEND_PACKED && use != MODEL_PRODUCT_AS_IT_IS) buft = extra_type(b, w, use);
     if (!buft && b->copies == MODEL_BACKEND_COPIED) buft = ggml_backend_dev_buffer_type(b->dev);
     return buft;
-}
-
-static strata_err repack_one(void *user, size_t i, struct strata_errmsg *em) {
-    const struct model_repack_item *item = (const struct model_repack_item *)user + i;
-    (void)em;
-    ggml_backend_tensor_set(item->tensor, item->data, 0, ggml_nbytes(item->tensor));
-    return STRATA_OK;
-}
-
-strata_err model_repack_run(const struct model_backend *b, const struct model_repack_item *items, size_t n,
-                            struct strata_errmsg *em) {
-    /* The pool hands its user pointer on as it is; the items are only read. */
-    return pool_run(b->n_threads, n, repack_one, (void *)(uintptr_t)items, em);
 }

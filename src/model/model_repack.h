@@ -22,14 +22,4 @@ enum model_product { MODEL_PRODUCT_NONE, MODEL_PRODUCT_AS_IT_IS, MODEL_PRODUCT_M
 ggml_backend_buffer_type_t model_repack_type(const struct model_backend *b, const struct ggml_tensor *w,
                                              enum model_product use);
 
-/* A tensor that has its place in such a buffer, and its bytes as in the file. */
-struct model_repack_item {
-    struct ggml_tensor *tensor;
-    const void *data;
-};
-
-/* Copies them all, on as many threads as the backend has. */
-strata_err model_repack_run(const struct model_backend *b, const struct model_repack_item *items, size_t n,
-                            struct strata_errmsg *em);
-
 #endif

@@ -11,7 +11,6 @@
 
 #include "model/model_backend.h"
 #include "model/model_hparams.h"
-#include "model/model_repack.h"
 #include "package/pkg_model.h"
 
 #include <ggml.h>
@@ -53,6 +52,7 @@ struct model_layer {
 };
 
 struct model_placed; /* a tensor and where its bytes are */
+struct model_copy;   /* one that was copied */
 
 struct model_weights {
     struct pkg_range range;
@@ -61,12 +61,12 @@ struct model_weights {
     struct ggml_tensor *output_norm; /* last stage */
     struct model_linear output;      /* last stage; token_embd when tied */
     struct ggml_tensor *rope_freqs, *rope_long, *rope_short;
-    uint64_t bytes;                 /* of all claimed tensors */
-    uint64_t copied_bytes;          /* of these, copied as they are */
-    uint64_t repacked_bytes;        /* of these, copied in the kernels' order; see model_repack.h */
-    uint64_t uploaded_bytes;        /* of these, copied to a device with memory of its own */
-    uint64_t both_bytes;            /* of these, on the device and in main memory: the table of a tied model */
-    struct model_repack_item *copy; /* of the copied ones: their bytes in the file */
+    uint64_t bytes;          /* of all claimed tensors */
+    uint64_t copied_bytes;   /* of these, copied as they are */
+    uint64_t repacked_bytes; /* of these, copied in the kernels' order; see model_repack.h */
+    uint64_t uploaded_bytes; /* of these, copied to a device with memory of its own */
+    uint64_t both_bytes;     /* of these, on the device and in main memory: the table of a tied model */
+    struct model_copy *copy;
     size_t n_copies;
     /* Owned: */
     struct ggml_context *ctx;

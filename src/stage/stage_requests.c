@@ -59,7 +59,20 @@ bool stage_requests_ready(const struct stage_request *r) {
 }
 
 bool stage_requests_decoding(const struct stage_request *r) {
-    return r->seq && r->pos >= r->begin.n_prompt;
+    return r->seq && !r->over && r->pos >= r->begin.n_prompt;
+}
+
+uint32_t stage_requests_in_flight(const struct stage_requests *rs) {
+    uint64_t turn[WIRE_MAX_SPANS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < rs->n_slots; i++) {
+        const struct stage_request *r = &rs->slot[i];
+        uint32_t k = 0;
+        if (!stage_requests_decoding(r) || r->has_step) continue;
+        while (k < n && turn[k] != r->served) k++;
+        if (k == n) turn[n++] = r->served;
+    }
+    return n;
 }
 
 static bool is_stop(const struct wire_msg_begin *b, int32_t token) {

@@ -24,7 +24,8 @@ struct stage_request {
     uint32_t n_came;
     int32_t step; /* the token at pos, when has_step */
     bool has_step;
-    uint64_t served;
+    bool over;       /* its last token came */
+    uint64_t served; /* the turn of its latest batch */
     /* For the log: */
     uint32_t runs;
     uint64_t begun_ns, compute_ns;
@@ -51,6 +52,8 @@ void stage_requests_add_prompt(struct stage_request *r, uint32_t pos, const int3
 /* First stage: whether the request has rows to be computed; decoding or not. */
 bool stage_requests_ready(const struct stage_request *r);
 bool stage_requests_decoding(const struct stage_request *r);
+/* First stage: batches whose tokens have not come back from the last stage. */
+uint32_t stage_requests_in_flight(const struct stage_requests *rs);
 
 /* Last stage: samples after the row at pos - 1. */
 strata_err stage_requests_pick(struct stage_requests *rs, struct stage_request *r, const float *logits,

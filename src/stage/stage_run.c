@@ -216,16 +216,25 @@ void stage_run_steps(struct stage_compute *c, const struct stage_item *it) {
     if (wire_tokens_decode(&it->frame, it->payload->data, t, NULL)) return;
     for (uint32_t i = 0; i < it->frame.n_rows; i++) {
         struct stage_request *r = stage_requests_find(&c->requests, t[i].seq);
-        if (!r || r->pos != t[i].pos || (t[i].flags & WIRE_TOKEN_FINAL)) continue;
+        if (!r || r->pos != t[i].pos) continue;
+        r->over = t[i].flags & WIRE_TOKEN_FINAL;
         r->step = t[i].id;
-        r->has_step = true;
+        r->has_step = !r->over;
     }
 }
 
+/*
+ * Decode steps alone wait until fewer batches are on their way than there may be: else requests that began at
+ * different times would go round in as many batches, one behind the other, where one would take no longer. A batch
+ * comes back or its requests end: the coordinator ends those that fail.
+ */
 bool stage_run_ready(const struct stage_compute *c) {
-    for (uint32_t i = 0; c->requests.first && i < c->requests.n_slots; i++)
-        if (stage_requests_ready(&c->requests.slot[i])) return true;
-    return false;
+    bool prompt = false, step = false;
+    for (uint32_t i = 0; c->requests.first && i < c->requests.n_slots; i++) {
+        const struct stage_request *r = &c->requests.slot[i];
+        if (stage_requests_ready(r)) *(r->has_step ? &step : &prompt) = true;
+    }
+    return prompt || (step && stage_requests_in_flight(&c->requests) < c->assign.n_in_flight);
 }
 
 void stage_run_next(struct stage_compute *c) {

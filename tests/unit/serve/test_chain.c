@@ -356,6 +356,32 @@ static void test_together(void **state) {
     }
 }
 
+/*
+ * Requests that begin at different times fall into step: with one batch on its way at a time there are hardly more
+ * batches than steps. One that is cancelled while its row is on its way keeps nobody waiting.
+ */
+static void test_in_step(void **state) {
+    static const int32_t prompt[] = {5, 6};
+    struct gen_job *jobs[8];
+    (void)state;
+    for (uint32_t n = 2; n <= 3; n++) {
+        with.slots = with.batch = 8;
+        for (uint32_t i = 0; i < n; i++) fakes[i].run_us = 2000;
+        stand(n);
+        struct gen_job *left = submit(prompt, 2, 50);
+        for (int i = 0; i < 7; i++) {
+            usleep(3000);
+            jobs[i] = submit(prompt, 2, 50);
+        }
+        gen->ops->job_free(gen, left);
+        for (int i = 0; i < 7; i++) finish_right(jobs[i], prompt, 2, 50);
+        for (uint32_t i = 0; i < n; i++)
+            if (fakes[i].runs > 50 + 2 * 8 + 10) fail_msg("stage %u of %u: %d runs", i + 1, n, fakes[i].runs);
+        teardown(NULL);
+        setup(NULL);
+    }
+}
+
 /* A long prompt does not keep the others waiting until it is done, and gets its turn itself. */
 static void test_fair(void **state) {
     int32_t prompt[FAKE_CTX] = {0};
@@ -696,18 +722,31 @@ static void test_leave_while_loading(void **state) {
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_tokens),           T(test_stop_ids),
-        T(test_limits),           T(test_queue),
-        T(test_cancel),           T(test_next_deadline),
-        T(test_faults),           T(test_lost),
-        T(test_wrong_package),    T(test_untrusted_by_stage),
-        T(test_together),         T(test_fair),
-        T(test_isolated),         T(test_pool),
-        T(test_prefix),           T(test_prefix_eviction),
-        T(test_prefix_cancelled), T(test_prefix_crowd),
-        T(test_prefix_lost),      T(test_untrusted_by_us),
-        T(test_load_fails),       T(test_busy),
-        T(test_slow_load),        T(test_leave_while_loading),
+        T(test_tokens),
+        T(test_stop_ids),
+        T(test_limits),
+        T(test_queue),
+        T(test_cancel),
+        T(test_next_deadline),
+        T(test_faults),
+        T(test_lost),
+        T(test_wrong_package),
+        T(test_untrusted_by_stage),
+        T(test_together),
+        T(test_in_step),
+        T(test_fair),
+        T(test_isolated),
+        T(test_pool),
+        T(test_prefix),
+        T(test_prefix_eviction),
+        T(test_prefix_cancelled),
+        T(test_prefix_crowd),
+        T(test_prefix_lost),
+        T(test_untrusted_by_us),
+        T(test_load_fails),
+        T(test_busy),
+        T(test_slow_load),
+        T(test_leave_while_loading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
