@@ -1,8 +1,9 @@
 /* A parallel loop. See pool.h. Owns its threads during the call. */
 #include "base/pool.h"
 
+#include "base/cpus.h"
+
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -38,23 +39,22 @@ static void *work(void *arg) {
     return NULL;
 }
 
+/* A thread starts where its maker is, which may be bound to one processor. */
+static void *work_anywhere(void *arg) {
+    cpus_release();
+    return work(arg);
+}
+
 strata_err pool_run(unsigned threads, size_t n, pool_fn fn, void *user, struct strata_errmsg *em) {
     pthread_t ids[MAX_THREADS];
     unsigned started = 0;
     struct loop l = {.fn = fn, .user = user, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
     if (threads > MAX_THREADS) threads = MAX_THREADS;
     if (threads > n) threads = (unsigned)n;
-    while (started + 1 < threads && pthread_create(&ids[started], NULL, work, &l) == 0) started++;
+    while (started + 1 < threads && pthread_create(&ids[started], NULL, work_anywhere, &l) == 0) started++;
     work(&l);
     for (unsigned i = 0; i < started; i++) pthread_join(ids[i], NULL);
     pthread_mutex_destroy(&l.lock);
     if (l.rc && em) *em = l.em;
     return l.rc;
-}
-
-unsigned pool_processors(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? (unsigned)n : 1;
 }

@@ -19,7 +19,4 @@ typedef strata_err (*pool_fn)(void *user, size_t i, struct strata_errmsg *em);
  */
 strata_err pool_run(unsigned threads, size_t n, pool_fn fn, void *user, struct strata_errmsg *em);
 
-/* Processors that this process may use; at least 1. */
-unsigned pool_processors(void);
-
 #endif

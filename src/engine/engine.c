@@ -12,6 +12,7 @@
 #include "engine/engine_result.h"
 #include "model/model.h"
 #include "model/model_numbers.h"
+#include "model/model_team.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ struct engine {
     uint32_t n_used; /* sum of n_past */
     uint32_t max_logits;
     struct engine_profile *profile; /* NULL: not wanted */
+    bool bound;                     /* the threads of the one that made it */
 };
 
 static const struct {
@@ -224,6 +226,7 @@ strata_err engine_new(const struct pkg_model *m, const struct engine_options *op
     if (!rc && opt->profile) rc = engine_profile_new(&e->backend, &e->profile, em);
     if (rc) goto out;
     e->graphs.name_parts = opt->profile;
+    e->bound = e->backend.in_place && model_team_bind(e->info.n_threads);
     *out = e;
 out:
     if (rc) engine_free(e);
@@ -232,6 +235,7 @@ out:
 
 void engine_free(struct engine *e) {
     if (!e) return;
+    if (e->bound) model_team_release(e->info.n_threads);
     engine_profile_free(e->profile);
     engine_graphs_deinit(&e->graphs);
     engine_inputs_deinit(&e->inputs);

@@ -5,12 +5,12 @@
  */
 #include "model/model_backend.h"
 
+#include "base/cpus.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "model/model_device.h"
 
 #include <ggml.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,10 @@
 
 void model_backend_tune_process(char **argv) {
     char self[PATH_MAX_LEN];
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    static const char *const told[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_BIND", "OMP_PLACES",
+                                       "GOMP_CPU_AFFINITY"};
+    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++)
+        if (getenv(told[i])) return;
     /* The real path, so that the process keeps its name in `ps`. */
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0 || (size_t)n >= sizeof self - 1) return;
@@ -31,10 +34,8 @@ void model_backend_tune_process(char **argv) {
 }
 
 static uint32_t cores(void) {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    if (n < 1) n = 1;
-    return n > MODEL_BACKEND_MAX_THREADS ? MODEL_BACKEND_MAX_THREADS : (uint32_t)n;
+    unsigned n = cpus_count();
+    return n > MODEL_BACKEND_MAX_THREADS ? MODEL_BACKEND_MAX_THREADS : n;
 }
 
 static void *proc_of(ggml_backend_dev_t dev, const char *name) {

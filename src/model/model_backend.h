@@ -45,8 +45,8 @@ struct model_backend {
  * Call at the start of a program that computes, before anything else. ggml's threads wait for each other several
  * hundred times per token, and OpenMP's default is to wait by spinning for long: on cores that are shared with anything
  * else (a second stage, say) that costs up to ten times the speed. The length of the spin is read from the environment
- * when the program is loaded, so this sets it and starts the program anew, once. A user's own OMP_WAIT_POLICY or
- * GOMP_SPINCOUNT is left alone. Returns when there is nothing to do or when it cannot be done.
+ * when the program is loaded, so this sets it and starts the program anew, once. A user's own setting of how
+ * OpenMP's threads wait or where they run is left alone. Returns when there is nothing to do or when it cannot be done.
  */
 void model_backend_tune_process(char **argv);
 

@@ -111,12 +111,22 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
 
 /*
  * Large pages for what every token reads from end to end: with small ones the processor walks page tables for a good
- * part of that time. Advice: failure is no error.
+ * part of that time. Copies begin at the border of one and end inside one, so that no part of them lies in small pages.
  */
-static void ask_for_large_pages(ggml_backend_buffer_t buffer) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)ggml_backend_buffer_get_base(buffer);
-    uintptr_t first = (at + page - 1) & ~(page - 1), last = (at + ggml_backend_buffer_get_size(buffer)) & ~(page - 1);
-    if (first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#define LARGE_PAGE ((size_t)2 << 20)
+
+/* Bytes to take for `total` bytes of copies. */
+static size_t with_borders(size_t total) {
+    return total < LARGE_PAGE ? total : total + 2 * LARGE_PAGE;
+}
+
+/* Where copies begin in a buffer for `total` bytes of them. That there are no large pages is no error. */
+static char *begin_of_copies(ggml_backend_buffer_t buffer, size_t total) {
+    char *at = ggml_backend_buffer_get_base(buffer);
+    if (total < LARGE_PAGE) return at;
+    at += GGML_PAD((uintptr_t)at, LARGE_PAGE) - (uintptr_t)at;
+    madvise(at, GGML_PAD(total, LARGE_PAGE), MADV_HUGEPAGE);
+    return at;
 }
 
 static size_t padded_size(const struct model_placed *p) {
@@ -156,11 +166,10 @@ static strata_err reserve(struct model_loader *ld, size_t first, struct strata_e
     size_t total = 0;
     for (size_t i = first; i < ld->n_placed; i++)
         if (ld->placed[i].buft == buft && !ld->placed[i].part[0]) total += padded_size(&ld->placed[i]);
-    strata_err rc = add_buffer(w, ggml_backend_buft_alloc_buffer(buft, total), em);
+    strata_err rc = add_buffer(w, ggml_backend_buft_alloc_buffer(buft, with_borders(total)), em);
     if (rc) return rc;
     struct spot s = {.buffer = w->buffers[w->n_buffers - 1]};
-    s.at = ggml_backend_buffer_get_base(s.buffer);
-    ask_for_large_pages(s.buffer);
+    s.at = begin_of_copies(s.buffer, total);
     for (size_t i = first; i < ld->n_placed && !rc; i++)
         if (ld->placed[i].buft == buft && ld->placed[i].part[0]) rc = put_joined(&s, &ld->placed[i], em);
     for (size_t i = first; i < ld->n_placed && !rc; i++) {

@@ -6,6 +6,7 @@
  */
 #include "package/pkg_check.h"
 
+#include "base/cpus.h"
 #include "base/file.h"
 #include "base/path.h"
 #include "base/pool.h"
@@ -249,7 +250,7 @@ static strata_err check_items(struct pkg_check_report *r, const struct pkg_check
     rc = pkg_part_open(r->dir, r->items[0].artifact, false, NULL, &w.faults[0], &r->meta, em);
     if (rc) goto out;
     progress_begin(&w.progress, opt->skip_digests ? NULL : opt->progress, "verifying", total);
-    rc = pool_run(opt->jobs ? opt->jobs : pool_processors(), r->n_items, check_item, &w, em);
+    rc = pool_run(opt->jobs ? opt->jobs : cpus_count(), r->n_items, check_item, &w, em);
     progress_end(&w.progress);
     for (size_t i = 0; i < r->n_items; i++) {
         r->checked_bytes += r->items[i].actual_bytes;

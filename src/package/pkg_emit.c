@@ -8,6 +8,7 @@
 #include "package/pkg_emit.h"
 
 #include "base/checked.h"
+#include "base/cpus.h"
 #include "base/file.h"
 #include "base/path.h"
 #include "base/pool.h"
@@ -237,7 +238,7 @@ strata_err pkg_emit_run(const struct pkg_emit_job *job, const struct pkg_emit_op
     if (!rc && job->hash_source) rc = pkg_hasher_start(&e.hasher, job->hash_source, job->source_sha256, em);
     if (rc) goto out;
     progress_begin(&e.progress, opt->progress, "writing", total);
-    rc = pool_run(opt->jobs ? opt->jobs : pool_processors(), job->cut->n_pieces + job->n_copies, do_task, &e, em);
+    rc = pool_run(opt->jobs ? opt->jobs : cpus_count(), job->cut->n_pieces + job->n_copies, do_task, &e, em);
     progress_end(&e.progress);
     if (!rc) rc = pkg_hasher_join(&e.hasher, false, em);
 out:

@@ -6,6 +6,7 @@
  */
 #include "package/pkg_model.h"
 
+#include "base/cpus.h"
 #include "base/file.h"
 #include "base/path.h"
 #include "base/pool.h"
@@ -202,7 +203,7 @@ static strata_err verify_parts(struct opener *o) {
     for (size_t i = 0; i < n; i++)
         if (m->parts[i].reader) total += m->parts[i].map.size; /* what is mapped fits into memory: no wrap */
     progress_begin(&o->progress, o->opt->progress, "verifying", total);
-    strata_err rc = pool_run(pool_processors(), n, hash_part, &v, o->em);
+    strata_err rc = pool_run(cpus_count(), n, hash_part, &v, o->em);
     progress_end(&o->progress);
     for (size_t i = 0; i < n && !rc; i++)
         if (m->parts[i].reader && m->parts[i].artifact->has_sha256)

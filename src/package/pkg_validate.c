@@ -2,6 +2,7 @@
  */
 #include "package/pkg_validate.h"
 
+#include "base/cpus.h"
 #include "base/path.h"
 #include "base/pool.h"
 #include "package/pkg_json.h"
@@ -186,7 +187,7 @@ static strata_err run(struct work *w, const char *const *slices, size_t n, struc
     r->n_slices = n;
     for (size_t i = 0; i < n; i++) r->slices[i].path = slices[i];
     progress_begin(&w->progress, opt->progress, "comparing", bytes_of(slices, n));
-    strata_err rc = pool_run(opt->jobs ? opt->jobs : pool_processors(), n, validate_slice, w, em);
+    strata_err rc = pool_run(opt->jobs ? opt->jobs : cpus_count(), n, validate_slice, w, em);
     progress_end(&w->progress);
     return rc ? rc : sum_up(w, em);
 }

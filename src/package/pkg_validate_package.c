@@ -6,6 +6,7 @@
  */
 #include "package/pkg_validate_package.h"
 
+#include "base/cpus.h"
 #include "base/path.h"
 #include "base/pool.h"
 #include "package/pkg_scan.h"
@@ -171,7 +172,7 @@ static strata_err read_all(struct work *w, struct strata_errmsg *em) {
     strata_err rc = list_pieces(w, &total, em);
     if (rc) return rc;
     progress_begin(&w->progress, w->opt->progress, "comparing", total);
-    rc = pool_run(w->opt->jobs ? w->opt->jobs : pool_processors(), w->n_pieces, do_piece, w, em);
+    rc = pool_run(w->opt->jobs ? w->opt->jobs : cpus_count(), w->n_pieces, do_piece, w, em);
     progress_end(&w->progress);
     for (size_t i = 0; i < r->check.n_items; i++) {
         r->compared_count += r->artifacts[i].compared_count;

@@ -5,7 +5,7 @@
  */
 #include "stage/stage_compute_priv.h"
 
-#include "stage/stage_team.h"
+#include "model/model_team.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -145,7 +145,7 @@ static void *compute_main(void *arg) {
             stage_run_deliver(c);
             stage_run_next(c);
         } else {
-            stage_team_run(c->unit ? c->info.n_threads : 1, idle, c);
+            model_team_run(c->unit ? c->info.n_threads : 1, idle, c);
         }
     }
     unload(c);
