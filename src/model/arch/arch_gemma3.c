@@ -45,8 +45,9 @@ static strata_err check(struct model_hparams *hp, const struct gguf_reader *meta
     hp->embd_scale = sqrtf((float)hp->n_embd);
     uint32_t n_head = hp->layer[0].n_head;
     hp->attn_scale = 1.0f / sqrtf((float)(hp->n_layer == LAYERS_27B ? hp->n_embd / n_head : hp->head_dim_k));
-    int exponent;
-    hp->scale_queries = frexpf(hp->attn_scale, &exponent) != 0.5f;
+    /* Not the same as to scale their products, even for a power of two: fused attention rounds queries to half
+     * precision, and the smallest lose bits there. llama.cpp does it in this order. */
+    hp->scale_queries = true;
     return STRATA_OK;
 }
 
