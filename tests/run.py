@@ -170,7 +170,7 @@ def fuzz(total, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build")
-    parser.add_argument("--fuzz-seconds", type=int, default=60)
+    parser.add_argument("--fuzz-seconds", type=int, default=40)
     parser.add_argument("--only", default="", help="run only programs whose name contains this")
     parser.add_argument("steps", nargs="+", choices=["unit", "e2e", "faults", "asan", "fuzz", "lint"])
     args = parser.parse_args()
