@@ -1,7 +1,6 @@
 /* Processors and affinity. See cpus.h. */
 #include "base/cpus.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -32,4 +31,9 @@ bool cpus_bind(unsigned i) {
 
 void cpus_release(void) {
     if (cpus_count() > 1) sched_setaffinity(0, sizeof all, &all);
+}
+
+void cpus_attr_init(pthread_attr_t *attr) {
+    pthread_attr_init(attr);
+    if (cpus_count() > 1) pthread_attr_setaffinity_np(attr, sizeof all, &all);
 }

@@ -7,6 +7,7 @@
 #ifndef BASE_CPUS_H
 #define BASE_CPUS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 /* At least 1. */
@@ -15,5 +16,7 @@ unsigned cpus_count(void);
 bool cpus_bind(unsigned i);
 /* Lets the calling thread run on all of them. */
 void cpus_release(void);
+/* Attributes of a thread that may run on all of them from its start, whoever makes it. pthread_attr_destroy them. */
+void cpus_attr_init(pthread_attr_t *attr);
 
 #endif

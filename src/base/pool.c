@@ -39,19 +39,16 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* A thread starts where its maker is, which may be bound to one processor. */
-static void *work_anywhere(void *arg) {
-    cpus_release();
-    return work(arg);
-}
-
 strata_err pool_run(unsigned threads, size_t n, pool_fn fn, void *user, struct strata_errmsg *em) {
     pthread_t ids[MAX_THREADS];
     unsigned started = 0;
     struct loop l = {.fn = fn, .user = user, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
     if (threads > MAX_THREADS) threads = MAX_THREADS;
     if (threads > n) threads = (unsigned)n;
-    while (started + 1 < threads && pthread_create(&ids[started], NULL, work_anywhere, &l) == 0) started++;
+    pthread_attr_t anywhere; /* the caller may be bound to one processor */
+    cpus_attr_init(&anywhere);
+    while (started + 1 < threads && pthread_create(&ids[started], &anywhere, work, &l) == 0) started++;
+    pthread_attr_destroy(&anywhere);
     work(&l);
     for (unsigned i = 0; i < started; i++) pthread_join(ids[i], NULL);
     pthread_mutex_destroy(&l.lock);

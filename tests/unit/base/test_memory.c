@@ -2,7 +2,7 @@
 #include "base/memory.h"
 
 #include "base/file.h"
-#include "tmp_folder.h"
+#include "test_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,20 +10,6 @@
 #include <cmocka.h>
 
 enum { MIB = 1 << 20 };
-
-static struct tmp_folder folder;
-
-static int make_folder(void **state) {
-    (void)state;
-    tmp_folder_make(&folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    tmp_folder_remove(folder.path);
-    return 0;
-}
 
 static void put(const char *name, const char *text) {
     struct strata_errmsg em;

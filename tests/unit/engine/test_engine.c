@@ -1,21 +1,9 @@
 /* A cut model equals the uncut one, bit for bit; outputs, positions and graphs behave as engine.h says. */
 #include "chain.h"
 
+#include "../base/test_folder.h"
+
 #include <math.h>
-
-static struct tmp_folder folder;
-
-static int make_folder(void **state) {
-    (void)state;
-    tmp_folder_make(&folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    tmp_folder_remove(folder.path);
-    return 0;
-}
 
 static void fill_tokens(int32_t *tokens, uint32_t n, uint32_t vocab) {
     for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)((i * 37 + 11 + i * i) % vocab);

@@ -4,19 +4,7 @@
  */
 #include "chain.h"
 
-static struct tmp_folder folder;
-
-static int make_folder(void **state) {
-    (void)state;
-    tmp_folder_make(&folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    tmp_folder_remove(folder.path);
-    return 0;
-}
+#include "../base/test_folder.h"
 
 static struct model_file model_of(const char *arch) {
     struct model_file f = model_file_small();

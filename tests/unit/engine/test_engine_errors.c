@@ -1,21 +1,9 @@
 /* What cannot be run is refused before ggml sees it, with a message that names the culprit. */
 #include "chain.h"
 
+#include "../base/test_folder.h"
+
 #include <math.h>
-
-static struct tmp_folder folder;
-
-static int make_folder(void **state) {
-    (void)state;
-    tmp_folder_make(&folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    tmp_folder_remove(folder.path);
-    return 0;
-}
 
 static void assert_says(const struct strata_errmsg *em, const char *part) {
     if (!strstr(em->text, part)) fail_msg("'%s' does not tell of '%s'", em->text, part);

@@ -2,25 +2,13 @@
  * the engine lives. */
 #include "chain.h"
 
+#include "../base/test_folder.h"
+
 #include "base/cpus.h"
 #include "model/model_team.h"
 
 #include <pthread.h>
 #include <sched.h>
-
-static struct tmp_folder folder;
-
-static int make_folder(void **state) {
-    (void)state;
-    tmp_folder_make(&folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    tmp_folder_remove(folder.path);
-    return 0;
-}
 
 struct places {
     pthread_mutex_t lock;
