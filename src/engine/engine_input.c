@@ -98,20 +98,28 @@ static void fill_row(ggml_fp16_t *row, const struct model_window *w, uint32_t n_
     memset(row, 0, (n - head) * sizeof *row);
 }
 
-static void set_window(struct engine_inputs *in, const struct engine_graph *g, const struct model_window *w,
-                       const struct engine_batch *batches) {
+static void set_cells(struct engine_inputs *in, const struct engine_graph *g, const struct model_window *w,
+                      const struct engine_batch *batches) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < g->b.n_spans; i++) {
-        const struct engine_batch *x = &batches[i];
-        uint32_t n_rows = (uint32_t)w->mask[i]->ne[0];
-        bool masked = w->mask[i]->buffer != NULL; /* not where the window is a convolution's */
-        for (uint32_t t = 0; t < x->n_tokens; t++) {
-            in->cells[n++] = (int64_t)x->seq * w->rows + (x->pos + t) % w->rows;
-            if (masked) fill_row(in->mask + (size_t)t * n_rows, w, n_rows, x->pos + t);
-        }
-        set(w->mask[i], in->mask, (size_t)x->n_tokens * n_rows * sizeof *in->mask);
-    }
+    for (uint32_t i = 0; i < g->b.n_spans; i++)
+        for (uint32_t t = 0; t < batches[i].n_tokens; t++)
+            in->cells[n++] = (int64_t)batches[i].seq * w->rows + (batches[i].pos + t) % w->rows;
     set(w->cells, in->cells, n * sizeof *in->cells);
+}
+
+/* Windows of convolutions have no masks in memory. */
+static void set_masks(struct engine_inputs *in, const struct engine_graph *g, const struct model_window *w,
+                      const struct engine_batch *batches) {
+    for (uint32_t k = 0; k < g->b.n_groups; k++) {
+        const struct model_group *group = &g->b.group[k];
+        uint32_t n_rows = (uint32_t)w->mask[k]->ne[0];
+        ggml_fp16_t *row = in->mask;
+        if (!w->mask[k]->buffer) continue;
+        for (uint32_t i = group->first; i < group->first + group->n; i++)
+            for (uint32_t t = 0; t < batches[i].n_tokens; t++, row += n_rows)
+                fill_row(row, w, n_rows, batches[i].pos + t);
+        set(w->mask[k], in->mask, (size_t)(row - in->mask) * sizeof *row);
+    }
 }
 
 /* Rows of the convolution's plane just before each span; those before the first position count as zeros. */
@@ -136,5 +144,8 @@ void engine_inputs_set(struct engine_inputs *in, const struct engine_graph *g, c
     set_positions(in, g, batches);
     set_kept(in, g, batches);
     set_conv(g, batches);
-    for (uint32_t k = 0; k < g->b.n_windows; k++) set_window(in, g, &g->b.window[k], batches);
+    for (uint32_t k = 0; k < g->b.n_windows; k++) {
+        set_cells(in, g, &g->b.window[k], batches);
+        set_masks(in, g, &g->b.window[k], batches);
+    }
 }

@@ -137,12 +137,15 @@ size_t model_graph_nodes(const struct model *m, uint32_t n_spans) {
     return model_graph_tensors(m, n_spans);
 }
 
-static struct ggml_tensor *input(struct model_build *b, enum ggml_type type, int64_t ne0, int64_t ne1,
-                                 const char *name) {
-    struct ggml_tensor *t = ggml_new_tensor_2d(b->ctx, type, ne0, ne1);
+static struct ggml_tensor *as_input(struct ggml_tensor *t, const char *name) {
     ggml_set_name(t, name);
     ggml_set_input(t);
     return t;
+}
+
+static struct ggml_tensor *input(struct model_build *b, enum ggml_type type, int64_t ne0, int64_t ne1,
+                                 const char *name) {
+    return as_input(ggml_new_tensor_2d(b->ctx, type, ne0, ne1), name);
 }
 
 /* The file's own factors, or the pair that long-context models bring: long ones when the run exceeds their training. */
@@ -170,8 +173,11 @@ static strata_err window_inputs(struct model_build *b, struct strata_errmsg *em)
         struct model_window *w = &b->window[b->n_windows++];
         *w = (struct model_window){.window = p->window, .rows = p->rows};
         w->cells = input(b, GGML_TYPE_I64, b->n_tokens, 1, "cells");
-        for (uint32_t s = 0; s < b->n_spans; s++)
-            w->mask[s] = input(b, GGML_TYPE_F16, model_state_visible(p, b->span[s].end), b->span[s].n, "mask");
+        for (uint32_t g = 0; g < b->n_groups; g++) {
+            const struct model_span *s = &b->span[b->group[g].first];
+            uint32_t rows = model_state_visible(p, s->end);
+            w->mask[g] = as_input(ggml_new_tensor_4d(b->ctx, GGML_TYPE_F16, rows, s->n, 1, b->group[g].n), "mask");
+        }
     }
     return STRATA_OK;
 }
@@ -193,6 +199,7 @@ static strata_err make_inputs(const struct model *m, struct model_build *b, stru
         b->out_rows = input(b, GGML_TYPE_I32, b->n_out, 1, "out_rows");
         b->out_pos = input(b, GGML_TYPE_I32, b->n_out, 1, "out_pos");
     }
+    model_build_group(b);
     conv_inputs(b);
     return window_inputs(b, em);
 }

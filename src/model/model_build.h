@@ -3,9 +3,10 @@
  *
  * A model_build describes one graph under construction: its shape and its inputs. A batch is a list of spans, runs of
  * tokens of one sequence each. Everything but attention and convolution works on all tokens at once; those two look at
- * each sequence's own rows of the state. An architecture's build_layer calls these blocks in the order of its own
- * layer. Everything was validated when the weights were loaded; ggml aborts on shapes that do not fit, so nothing here
- * may depend on numbers that were not checked.
+ * each sequence's own rows of the state, and attention takes neighbours of one form together (a group). An
+ * architecture's build_layer calls these blocks in the order of its own layer. Everything was validated when the
+ * weights were loaded; ggml aborts on shapes that do not fit, so nothing here may depend on numbers that were not
+ * checked.
  *
  * Shapes: T is the number of tokens of the batch, or of the rows that are kept in the last layer.
  */
@@ -28,11 +29,17 @@ struct model_span {
     uint32_t end; /* position after the last token, rounded up to MODEL_STATE_STEP: rows of state that are looked at */
 };
 
+/* Spans that attention takes in one operation: of one form, in slots that follow one another. */
+struct model_group {
+    uint32_t first, n; /* spans [first, first + n) */
+};
+
 /* Inputs that depend on a window: where rows go, and what each token sees. */
 struct model_window {
-    uint32_t window, rows;                       /* as in struct model_plane */
-    struct ggml_tensor *cells;                   /* I64 [T]: rows of the plane */
-    struct ggml_tensor *mask[MODEL_BUILD_SPANS]; /* F16 [rows looked at, n]: 0 visible, -infinity not */
+    uint32_t window, rows;     /* as in struct model_plane */
+    struct ggml_tensor *cells; /* I64 [T]: rows of the plane */
+    /* Of each group, F16 [rows looked at, tokens of a span, 1, spans]: 0 visible, -infinity not. */
+    struct ggml_tensor *mask[MODEL_BUILD_SPANS];
 };
 
 struct model_build {
@@ -45,6 +52,8 @@ struct model_build {
     struct ggml_tensor *factors; /* frequency factors of the rotation, or NULL */
     struct model_span span[MODEL_BUILD_SPANS];
     uint32_t n_spans;
+    struct model_group group[MODEL_BUILD_SPANS]; /* made of the spans by model_build_group */
+    uint32_t n_groups;
     uint32_t n_tokens;
     uint32_t n_out;                 /* rows that leave the last layer: the sum of the spans' */
     struct ggml_tensor **layer_out; /* filled with each layer's result, as outputs of the graph; NULL: not wanted */
@@ -88,6 +97,9 @@ struct ggml_tensor *model_build_rope(struct model_build *b, uint32_t il, struct 
  */
 bool model_build_drops_rows(const struct model_build *b, uint32_t il);
 struct ggml_tensor *model_build_kept(struct model_build *b, struct ggml_tensor *x);
+
+/* Divides the spans into groups; the result of none of them depends on it. */
+void model_build_group(struct model_build *b);
 
 /* What attention works on. */
 struct model_attention {

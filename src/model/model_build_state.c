@@ -1,9 +1,8 @@
 /*
- * Building blocks that look at the state: attention and convolution, sequence by sequence. See model_build.h.
+ * Building blocks that look at the state: attention and convolution. See model_build.h.
  *
- * Each span has operations of its own over the contiguous rows of its slot, so that what a sequence computes depends
- * neither on the other sequences of the batch nor on where they lie. With one span nothing is added to what a model of
- * one sequence needs.
+ * Each span looks at the contiguous rows of its slot, and what a sequence computes depends neither on the other
+ * sequences of the batch nor on where they lie. With one span nothing is added to what a model of one sequence needs.
  */
 #include "model/model_build.h"
 
@@ -47,13 +46,42 @@ static struct ggml_tensor *join(struct model_build *b, struct ggml_tensor **part
 
 /* ---- attention ---- */
 
-/* The rows of a plane that a span looks at, as heads: [dim, n_kv, n_head_kv]. */
+/* Fused attention sums the cells that one token of one sequence sees in as many parts as there are threads once it
+ * looks at this many, and those of several sequences in one go. */
+enum { SUMMED_IN_PARTS = 512 };
+
+/*
+ * Whether b can go on a group that ends with a. One operation for many sequences saves threads that meet, and each
+ * thread then has the whole of a sequence to itself: divided by heads, both would fetch the same pages, each every
+ * other piece of them. Where a span's rows are not all kept, masks would have gaps, which fused attention does not
+ * take.
+ */
+static bool goes_on(const struct model_span *a, const struct model_span *b) {
+    bool whole = b->n_out == b->n || b->n_out == 0;
+    bool same = a->n == b->n && a->n_out == b->n_out && a->end == b->end;
+    return same && whole && b->slot == a->slot + 1 && (b->n > 1 || b->end < SUMMED_IN_PARTS);
+}
+
+/* The exact form keeps its products in memory, which separate operations use one after the other. */
+void model_build_group(struct model_build *b) {
+    bool fuses = b->state->type != GGML_TYPE_F32;
+    b->n_groups = 0;
+    for (uint32_t i = 0; i < b->n_spans; i++) {
+        if (fuses && i > 0 && goes_on(&b->span[i - 1], &b->span[i]))
+            b->group[b->n_groups - 1].n++;
+        else
+            b->group[b->n_groups++] = (struct model_group){.first = i, .n = 1};
+    }
+}
+
+/* The rows of a plane that a group's spans look at, as heads: [dim, n_kv, n_head_kv, spans]. */
 static struct ggml_tensor *heads_of_plane(struct model_build *b, const struct model_plane *p,
-                                          const struct model_span *s, uint32_t dim, uint32_t head_width,
+                                          const struct model_group *g, uint32_t dim, uint32_t head_width,
                                           uint32_t n_head_kv) {
-    size_t start = (size_t)s->slot * p->rows * p->t->nb[1];
-    return ggml_view_3d(b->ctx, p->t, dim, model_state_visible(p, s->end), n_head_kv, p->t->nb[1],
-                        ggml_row_size(p->t->type, head_width), start);
+    const struct model_span *s = &b->span[g->first];
+    size_t slot = p->rows * p->t->nb[1];
+    return ggml_view_4d(b->ctx, p->t, dim, model_state_visible(p, s->end), n_head_kv, g->n, p->t->nb[1],
+                        ggml_row_size(p->t->type, head_width), slot, s->slot * slot);
 }
 
 /* One fused operation: fast, but it rounds more coarsely than the exact form. */
@@ -69,7 +97,7 @@ static struct ggml_tensor *fused(struct model_build *b, const struct model_atten
 static struct ggml_tensor *exact(struct model_build *b, const struct model_attention *a, struct ggml_tensor *q,
                                  struct ggml_tensor *k, struct ggml_tensor *v, struct ggml_tensor *mask) {
     float scale = a->scale, cap = b->hp->attn_softcap;
-    struct ggml_tensor *kq = ggml_mul_mat(b->ctx, k, q); /* [n_kv, T, n_head] */
+    struct ggml_tensor *kq = ggml_mul_mat(b->ctx, k, q); /* [n_kv, n, n_head, spans] */
     ggml_prec_set_acc(kq, GGML_PREC_F32);
     if (cap != 0) {
         kq = ggml_tanh(b->ctx, ggml_scale(b->ctx, kq, scale / cap));
@@ -78,32 +106,33 @@ static struct ggml_tensor *exact(struct model_build *b, const struct model_atten
     }
     kq = ggml_soft_max_ext_inplace(b->ctx, kq, mask, scale, 0.0f);
     if (a->sinks) ggml_soft_max_add_sinks(kq, a->sinks);
-    struct ggml_tensor *v_columns = ggml_cont(b->ctx, ggml_transpose(b->ctx, v)); /* [n_kv, dim_v, n_head_kv] */
-    struct ggml_tensor *out = ggml_mul_mat(b->ctx, v_columns, kq);                /* [dim_v, T, n_head] */
+    struct ggml_tensor *v_columns = ggml_cont(b->ctx, ggml_transpose(b->ctx, v)); /* [n_kv, dim_v, n_head_kv, spans] */
+    struct ggml_tensor *out = ggml_mul_mat(b->ctx, v_columns, kq);                /* [dim_v, n, n_head, spans] */
     return ggml_cont(b->ctx, ggml_permute(b->ctx, out, 0, 2, 1, 3));
 }
 
-/* n columns of the mask of span i, its last ones. */
-static struct ggml_tensor *mask_of(struct model_build *b, const struct model_window *w, uint32_t i, int64_t n) {
-    struct ggml_tensor *m = w->mask[i];
+/* The last n columns of a group's mask. */
+static struct ggml_tensor *mask_of(struct model_build *b, struct ggml_tensor *m, int64_t n) {
     if (m->ne[1] == n) return m;
     return ggml_view_2d(b->ctx, m, m->ne[0], n, m->nb[1], (size_t)(m->ne[1] - n) * m->nb[1]);
 }
 
+/* One group, n rows of each of its spans, in `a->q` from row `first` on. */
 static struct ggml_tensor *attend(struct model_build *b, uint32_t il, const struct model_attention *a, uint32_t i,
                                   int64_t first, int64_t n) {
     const struct model_plane *p = planes_of(b, il);
-    const struct model_span *s = &b->span[i];
+    const struct model_group *g = &b->group[i];
     uint32_t n_head_kv = (uint32_t)a->k->ne[1], dim_k = (uint32_t)a->k->ne[0];
-    struct ggml_tensor *k = heads_of_plane(b, &p[0], s, dim_k, dim_k, n_head_kv);
-    struct ggml_tensor *v = a->v ? heads_of_plane(b, &p[1], s, a->dim_v, a->dim_v, n_head_kv)
-                                 : heads_of_plane(b, &p[0], s, a->dim_v, dim_k, n_head_kv);
-    struct ggml_tensor *q = a->q;
-    if (q->ne[2] != n) q = ggml_view_3d(b->ctx, q, q->ne[0], q->ne[1], n, q->nb[1], q->nb[2], (size_t)first * q->nb[2]);
+    struct ggml_tensor *k = heads_of_plane(b, &p[0], g, dim_k, dim_k, n_head_kv);
+    struct ggml_tensor *v = a->v ? heads_of_plane(b, &p[1], g, a->dim_v, a->dim_v, n_head_kv)
+                                 : heads_of_plane(b, &p[0], g, a->dim_v, dim_k, n_head_kv);
+    size_t row = a->q->nb[2];
+    struct ggml_tensor *q = ggml_view_4d(b->ctx, a->q, a->q->ne[0], a->q->ne[1], n, g->n, a->q->nb[1], row,
+                                         (size_t)n * row, (size_t)first * row);
     q = ggml_permute(b->ctx, q, 0, 2, 1, 3);
-    struct ggml_tensor *mask = mask_of(b, window_of(b, &p[0]), i, n);
+    struct ggml_tensor *mask = mask_of(b, window_of(b, &p[0])->mask[i], n);
     struct ggml_tensor *out = p[0].t->type == GGML_TYPE_F32 ? exact(b, a, q, k, v, mask) : fused(b, a, q, k, v, mask);
-    return ggml_reshape_2d(b->ctx, out, out->ne[0] * out->ne[1], n); /* [dim_v, n_head, n] before */
+    return ggml_reshape_2d(b->ctx, out, out->ne[0] * out->ne[1], n * g->n); /* [dim_v, n_head, n, spans] before */
 }
 
 struct ggml_tensor *model_build_attention(struct model_build *b, uint32_t il, const struct model_attention *a) {
@@ -115,10 +144,11 @@ struct ggml_tensor *model_build_attention(struct model_build *b, uint32_t il, co
     store(b, il, &p[0], a->k);
     if (a->v) store(b, il, &p[1], a->v);
     if (!a->q) return NULL;
-    for (uint32_t i = 0; i < b->n_spans; i++) {
-        int64_t rows = drops ? b->span[i].n_out : b->span[i].n;
+    for (uint32_t i = 0; i < b->n_groups; i++) {
+        const struct model_span *s = &b->span[b->group[i].first];
+        int64_t rows = drops ? s->n_out : s->n;
         if (rows) parts[n++] = attend(b, il, a, i, at, rows);
-        at += rows;
+        at += rows * b->group[i].n;
     }
     return join(b, parts, n);
 }

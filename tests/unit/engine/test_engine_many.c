@@ -238,6 +238,42 @@ static void test_slots_do_not_matter(void **state) {
         }
 }
 
+/* Four sequences that decode together, one token or several at a time, around the position where the threads begin to
+ * share out one sequence's cells. Gives all logits. */
+static size_t decode_far(const struct kind *k, const uint32_t *slot, float *out) {
+    enum { N = 4, START = 496, STEPS = 12 };
+    struct engine_options opt = options(8, ENGINE_KV_F16);
+    struct test_chain c;
+    size_t n_rows = 0;
+    opt.n_threads = 2;
+    chain_open(&c, path_of(k), NULL, &opt);
+    for (uint32_t s = 0; s < N; s++)
+        for (uint32_t at = 0, end = START + 4 * (s / 3), n; at < end; at += n) {
+            n = end - at < N_BATCH ? end - at : N_BATCH;
+            run_steps(&c, &(struct step){slot[s], s, n, ENGINE_OUT_NONE}, 1, NULL);
+        }
+    for (uint32_t r = 0; r < STEPS; r++) {
+        struct step steps[N];
+        for (uint32_t s = 0; s < N; s++)
+            steps[s] = (struct step){slot[s], s, r % 3 == 2 ? 5 : 1, r % 6 == 5 ? ENGINE_OUT_ALL : ENGINE_OUT_LAST};
+        n_rows += run_steps(&c, steps, N, out + n_rows * VOCAB);
+    }
+    chain_close(&c);
+    return n_rows * VOCAB;
+}
+
+static void test_slots_do_not_matter_far(void **state) {
+    (void)state;
+    static const uint32_t slots[2][4] = {{1, 2, 3, 4}, {6, 1, 4, 2}};
+    static float rows[2][12 * 20 * VOCAB];
+    for (int i = 0; i < N_KINDS; i++) {
+        size_t n[2];
+        for (int k = 0; k < 2; k++) n[k] = decode_far(&kinds[i], slots[k], rows[k]);
+        assert_int_equal(n[0], n[1]);
+        if (memcmp(rows[0], rows[1], n[0] * sizeof(float)) != 0) fail_msg("%s: slots matter", kinds[i].name);
+    }
+}
+
 /* What the others are fed with: sequence 2 must compute the same bytes. */
 static void test_others_are_not_seen(void **state) {
     (void)state;
@@ -669,6 +705,7 @@ int main(void) {
         cmocka_unit_test(test_many_like_alone),
         cmocka_unit_test(test_many_like_alone_f16),
         cmocka_unit_test(test_slots_do_not_matter),
+        cmocka_unit_test(test_slots_do_not_matter_far),
         cmocka_unit_test(test_others_are_not_seen),
         cmocka_unit_test(test_cuts_with_many),
         cmocka_unit_test(test_full_house),
