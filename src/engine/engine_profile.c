@@ -120,7 +120,7 @@ static void work_of(const struct ggml_tensor *t, struct engine_profile_row *r) {
         break;
     case GGML_OP_FLASH_ATTN_EXT:
         r->bytes = rows_bytes(t->src[1]) + rows_bytes(t->src[2]);
-        r->flops = 2.0 * (double)(a->ne[1] * a->ne[2]) * (double)t->src[1]->ne[1] * (double)(a->ne[0] + t->ne[0]);
+        r->flops = 2.0 * (double)ggml_nrows(a) * (double)t->src[1]->ne[1] * (double)(a->ne[0] + t->ne[0]);
         break;
     case GGML_OP_GET_ROWS: r->bytes = (uint64_t)ggml_row_size(a->type, a->ne[0]) * (uint64_t)ggml_nrows(t); break;
     default: break;
