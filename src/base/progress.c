@@ -23,7 +23,7 @@ const char *progress_bytes(char *out, size_t cap, uint64_t bytes) {
 }
 
 void progress_begin(struct progress *p, FILE *out, const char *label, uint64_t total) {
-    *p = (struct progress){.out = out, .label = label, .total = total, .start_ns = clock_now_ns()};
+    *p = (struct progress){.out = out, .label = label, .total = total, .passes = 1, .start_ns = clock_now_ns()};
     atomic_flag_clear(&p->drawing);
     p->tty = out && isatty(fileno(out));
 }
@@ -43,7 +43,7 @@ static const char *duration(char *out, size_t cap, double seconds) {
 static void draw(struct progress *p, bool last) {
     enum { WIDTH = 28 };
     char done[32], total[32], rate[32], left[32], bar[WIDTH + 1];
-    uint64_t n = p->done;
+    uint64_t n = p->done / p->passes;
     double elapsed = clock_since_s(p->start_ns);
     double per_s = elapsed > 0 ? (double)n / elapsed : 0;
     double share = p->total ? (double)n / (double)p->total : 0;

@@ -15,7 +15,8 @@
 struct progress {
     FILE *out; /* NULL: draw nothing */
     const char *label;
-    uint64_t total; /* bytes, 0 when not known */
+    uint64_t total;  /* bytes, 0 when not known */
+    uint64_t passes; /* how often each byte is added; 1, unless it is set after progress_begin */
     _Atomic uint64_t done;
     atomic_flag drawing; /* held by the thread that draws; the others go on */
     uint64_t start_ns;

@@ -204,7 +204,8 @@ static strata_err load(struct bench *b, struct strata_errmsg *em) {
                                 .max_logits = o->n_seq ? o->n_seq : 1,
                                 .n_threads = o->n_threads,
                                 .kv_type = o->kv_type,
-                                .keep_mapped = o->no_repack};
+                                .keep_mapped = o->no_repack,
+                                .progress = stderr};
     struct vocab *vocab = NULL;
     struct strata_errmsg ignored;
     uint64_t start = clock_now_ns();

@@ -128,6 +128,8 @@ static int run(const struct cli *cli, const struct options *o) {
                                             .n_threads = o->n_threads,
                                             .over_memory = o->over_memory,
                                             .keep_mapped = o->no_repack,
+                                            /* Children of one coordinator would draw over each other. */
+                                            .progress = o->exit_with_stdin ? NULL : stderr,
                                             .require_signature = cli_signer_key(&o->signer)};
     if (!rc) rc = stage_engine_new(&eo, &engine, &em);
     if (rc) goto out;

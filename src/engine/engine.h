@@ -40,7 +40,7 @@ struct engine_options {
     bool over_memory; /* load even weights that do not fit the memory: they are read from the disk over and over */
     /* What computes: "cpu" (NULL), "auto" or a device's name; see model_device.h, which lists them. */
     const char *device;
-    FILE *progress; /* where copying weights to a device shows how far it is; NULL: nowhere */
+    FILE *progress; /* where the loading of weights shows how far it is; NULL: nowhere */
 };
 
 /* What a loaded range is and what it costs, in bytes. */

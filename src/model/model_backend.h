@@ -38,7 +38,7 @@ struct model_backend {
     /* Set by the owner after model_backend_init: */
     bool dry; /* only to measure: tensors of weights and state get addresses, but nothing is read or taken */
     enum model_backend_copies copies;
-    FILE *progress; /* where the copying of weights shows how far it is; NULL: nowhere */
+    FILE *progress; /* where the loading of weights shows how far it is; NULL: nowhere */
 };
 
 /*

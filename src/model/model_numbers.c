@@ -123,6 +123,7 @@ struct piece {
 struct job {
     const struct model_numbers *t;
     struct piece *piece;
+    struct progress *progress;
     atomic_size_t bad; /* the first tensor; n when there is none */
 };
 
@@ -132,15 +133,17 @@ static strata_err look(void *user, size_t i, struct strata_errmsg *em) {
     const struct model_numbers *t = &j->t[p->tensor];
     (void)em;
     size_t bad = atomic_load(&j->bad);
-    if (bad <= p->tensor || model_numbers_finite(t->type, (const char *)t->data + p->first, p->bytes)) return STRATA_OK;
+    bool good = bad <= p->tensor || model_numbers_finite(t->type, (const char *)t->data + p->first, p->bytes);
+    if (j->progress) progress_add(j->progress, p->bytes);
+    if (good) return STRATA_OK;
     while (p->tensor < bad && !atomic_compare_exchange_weak(&j->bad, &bad, p->tensor)) {
     }
     return STRATA_OK;
 }
 
-strata_err model_numbers_check(const struct model_numbers *t, size_t n, unsigned threads,
+strata_err model_numbers_check(const struct model_numbers *t, size_t n, unsigned threads, struct progress *progress,
                                const struct model_numbers **bad, struct strata_errmsg *em) {
-    struct job j = {.t = t};
+    struct job j = {.t = t, .progress = progress};
     size_t count = 0, k = 0;
     for (size_t i = 0; i < n; i++)
         count += t[i].bytes / ((size_t)gguf_types_tensor(t[i].type)->block_bytes * PIECE_BLOCKS) + 1;

@@ -7,6 +7,7 @@
 #define MODEL_NUMBERS_H
 
 #include "base/err.h"
+#include "base/progress.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,8 +24,8 @@ struct model_numbers {
 };
 
 /* Looks at n tensors with up to `threads` threads; *bad is the first one that holds something else than numbers, in the
- * order given, or NULL. Fails only for want of memory. */
-strata_err model_numbers_check(const struct model_numbers *t, size_t n, unsigned threads,
+ * order given, or NULL. Adds the bytes to `progress`, unless it is NULL. Fails only for want of memory. */
+strata_err model_numbers_check(const struct model_numbers *t, size_t n, unsigned threads, struct progress *progress,
                                const struct model_numbers **bad, struct strata_errmsg *em);
 
 #endif

@@ -60,11 +60,18 @@ static void drop_pages(const uint8_t *data, size_t bytes) {
  * Asks for mapped pages before they are needed, so that the first tokens do not wait for one page fault after the
  * other. Weights that fit memory are made present at once; larger ones are only announced. Advice: failure is no error.
  */
-static void read_ahead(void *at, size_t size) {
+static void read_ahead(struct model_loader *ld, uintptr_t at, size_t size) {
 #ifdef MADV_POPULATE_READ
-    if (size < model_backend_memory_available() && madvise(at, size, MADV_POPULATE_READ) == 0) return;
+    enum { PIECE = 64 << 20 };
+    bool fits = size < model_backend_memory_available();
+    for (size_t n; size > 0 && fits; at += n, size -= n) {
+        n = size < PIECE ? size : PIECE;
+        if (madvise((void *)at, n, MADV_POPULATE_READ) != 0) break;
+        progress_add(&ld->progress, n);
+    }
 #endif
-    madvise(at, size, MADV_WILLNEED);
+    if (size > 0) madvise((void *)at, size, MADV_WILLNEED);
+    progress_add(&ld->progress, size);
 }
 
 /* What will be copied is read once, by several threads; the rest of a span is kept. */
@@ -80,7 +87,7 @@ static void read_ahead_span(struct model_loader *ld, size_t begin, size_t end) {
         if (copy)
             madvise((void *)first, last - first, MADV_WILLNEED);
         else
-            read_ahead((void *)first, last - first);
+            read_ahead(ld, first, last - first);
     }
 }
 
@@ -186,11 +193,13 @@ static strata_err reserve(struct model_loader *ld, size_t first, struct strata_e
 /* The file's pages of what was copied are not needed any more: they leave this process at once, so that no more than a
  * few tensors are there twice. */
 static strata_err copy_one(void *user, size_t i, struct strata_errmsg *em) {
-    const struct model_copy *c = (const struct model_copy *)user + i;
+    struct model_loader *ld = user;
+    const struct model_copy *c = &ld->weights->copy[i];
     size_t bytes = ggml_nbytes(c->tensor);
     (void)em;
     ggml_backend_tensor_set(c->tensor, c->data, 0, bytes);
     drop_pages(c->data, bytes);
+    progress_add(&ld->progress, bytes);
     return STRATA_OK;
 }
 
@@ -206,8 +215,7 @@ static strata_err reserve_copies(struct model_loader *ld, struct strata_errmsg *
 }
 
 strata_err model_place_copies(struct model_loader *ld, struct strata_errmsg *em) {
-    struct model_weights *w = ld->weights;
-    return pool_run(ld->backend->n_threads, w->n_copies, copy_one, w->copy, em);
+    return pool_run(ld->backend->n_threads, ld->weights->n_copies, copy_one, ld, em);
 }
 
 /* ---- the rest ---- */
@@ -238,7 +246,7 @@ static strata_err upload(struct model_loader *ld, size_t first, struct strata_er
         if (!p->tensor) continue;
         const struct model_numbers one = {p->name, (uint32_t)p->tensor->type, p->data, p->bytes}, *bad = NULL;
         madvise((void *)((uintptr_t)p->data & ~(page - 1)), p->bytes, MADV_WILLNEED);
-        rc = model_numbers_check(&one, 1, ld->backend->n_threads, &bad, em);
+        rc = model_numbers_check(&one, 1, ld->backend->n_threads, NULL, &bad, em);
         if (bad) rc = model_place_damaged(p->name, em);
         if (!rc) model_upload_tensor(&u, p->tensor, p->data, p->bytes);
         drop_pages(p->data, p->bytes);

@@ -301,8 +301,13 @@ struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct mod
     return all.tensor;
 }
 
+/* What is copied to a device is looked at on its way, and parts of a whole on their own. */
+static bool stays_in_main_memory(const struct model_loader *ld, const struct model_placed *p) {
+    return p->tensor && !p->part[0] && (p->host || ld->backend->in_place);
+}
+
 /* Refuses weights with NaN or infinite values, by the tensor's name. */
-static strata_err check_numbers(const struct model_loader *ld, struct strata_errmsg *em) {
+static strata_err check_numbers(struct model_loader *ld, struct strata_errmsg *em) {
     if (ld->backend->dry) return STRATA_OK;
     struct model_numbers *t = malloc((ld->n_placed + 1) * sizeof *t);
     const struct model_numbers *bad = NULL;
@@ -310,11 +315,10 @@ static strata_err check_numbers(const struct model_loader *ld, struct strata_err
     if (!t) return err_nomem(em, "a check of the weights");
     for (size_t i = 0; i < ld->n_placed; i++) {
         const struct model_placed *p = &ld->placed[i];
-        /* What was copied to a device was looked at on its way. */
-        if (p->tensor && !p->part[0] && (p->host || ld->backend->in_place))
+        if (stays_in_main_memory(ld, p))
             t[n++] = (struct model_numbers){p->name, (uint32_t)p->tensor->type, p->data, p->bytes};
     }
-    strata_err rc = model_numbers_check(t, n, ld->backend->n_threads, &bad, em);
+    strata_err rc = model_numbers_check(t, n, ld->backend->n_threads, &ld->progress, &bad, em);
     if (bad) rc = model_place_damaged(bad->name, em);
     free(t);
     return rc;
@@ -340,10 +344,20 @@ static strata_err check_all_claimed(struct model_loader *ld, struct strata_errms
     return STRATA_OK;
 }
 
+static void begin_progress(struct model_loader *ld) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < ld->n_placed; i++)
+        if (stays_in_main_memory(ld, &ld->placed[i])) n += ld->placed[i].bytes;
+    progress_begin(&ld->progress, ld->backend->dry ? NULL : ld->backend->progress, "loading weights", n);
+    ld->progress.passes = 2; /* every byte is looked at, and before that read, or after that copied */
+}
+
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {
+    begin_progress(ld);
     strata_err rc = check_all_claimed(ld, em);
     if (!rc) rc = model_place_all(ld, em);
     if (!rc) rc = check_numbers(ld, em);
     if (!rc) rc = model_place_copies(ld, em);
+    progress_end(&ld->progress);
     return rc;
 }

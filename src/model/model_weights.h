@@ -9,6 +9,7 @@
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
 
+#include "base/progress.h"
 #include "model/model_backend.h"
 #include "model/model_hparams.h"
 #include "package/pkg_model.h"
@@ -83,7 +84,8 @@ struct model_loader {
     struct model_weights *weights;
     struct model_placed *placed;
     size_t n_placed, cap_placed;
-    size_t max_tensors; /* room in ctx */
+    size_t max_tensors;       /* room in ctx */
+    struct progress progress; /* of reading, looking at and copying what stays in main memory */
     bool is_first, is_last;
 };
 

@@ -16,6 +16,7 @@ struct stage_engine {
     struct ed25519_pub signer;      /* whose, when required */
     struct pkg_signature signature; /* this and the digest: of the package as it was probed */
     char manifest_sha256[DIGEST_HEX];
+    FILE *progress;
 };
 
 struct unit {
@@ -33,8 +34,10 @@ static void unit_free(void *ptr) {
 
 static strata_err open_package(const struct stage_engine *e, struct pkg_range range, unsigned flags,
                                struct pkg_model **out, struct strata_errmsg *em) {
-    struct pkg_model_options opt = {
-        .range = range, .flags = flags, .require_signature = e->signature_required ? &e->signer : NULL};
+    struct pkg_model_options opt = {.range = range,
+                                    .flags = flags,
+                                    .progress = e->progress,
+                                    .require_signature = e->signature_required ? &e->signer : NULL};
     return pkg_model_open(e->package, &opt, out, em);
 }
 
@@ -75,7 +78,8 @@ static strata_err load(void *self, const struct stage_load *req, void **out, str
                                 .over_memory = e->over_memory,
                                 .keep_mapped = e->keep_mapped,
                                 .max_logits = req->n_seq, /* a stage samples after a request's last row only */
-                                .kv_type = req->kv_type};
+                                .kv_type = req->kv_type,
+                                .progress = e->progress};
     struct unit *u = calloc(1, sizeof *u);
     if (!u) return err_nomem(em, "a stage");
     strata_err rc = open_package(e, (struct pkg_range){req->first, req->end}, PKG_MODEL_VERIFY, &u->model, em);
@@ -147,6 +151,7 @@ strata_err stage_engine_new(const struct stage_engine_options *opt, struct stage
     e->n_threads = opt->n_threads;
     e->over_memory = opt->over_memory;
     e->keep_mapped = opt->keep_mapped;
+    e->progress = opt->progress;
     e->signature_required = opt->require_signature != NULL;
     if (opt->require_signature) e->signer = *opt->require_signature;
     *out = e;

@@ -5,6 +5,8 @@
 #include "package/pkg_sign.h"
 #include "stage/stage_backend.h"
 
+#include <stdio.h>
+
 struct stage_engine;
 
 /* All copied. */
@@ -14,6 +16,7 @@ struct stage_engine_options {
     uint32_t n_threads;  /* 0: all cores */
     bool over_memory;    /* as in struct engine_options, as is the next one */
     bool keep_mapped;
+    FILE *progress; /* where checking and loading show how far they are; NULL: nowhere */
     /* Whenever it is opened, the package must have a good signature by this key; NULL: none is needed. */
     const struct ed25519_pub *require_signature;
 };

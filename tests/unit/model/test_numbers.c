@@ -114,19 +114,22 @@ static void test_many(void **state) {
                                        {"e", GGML_TYPE_F32, plain, 400}};
     for (unsigned threads = 1; threads <= 4; threads++) {
         const struct model_numbers *bad = &t[0];
-        assert_int_equal(model_numbers_check(t, TENSORS, threads, &bad, &em), STRATA_OK);
+        struct progress progress;
+        progress_begin(&progress, NULL, "", 0);
+        assert_int_equal(model_numbers_check(t, TENSORS, threads, &progress, &bad, &em), STRATA_OK);
         assert_null(bad);
-        assert_int_equal(model_numbers_check(t, 0, threads, &bad, &em), STRATA_OK);
+        assert_int_equal(progress.done, t[0].bytes + t[1].bytes + t[3].bytes + t[4].bytes);
+        assert_int_equal(model_numbers_check(t, 0, threads, NULL, &bad, &em), STRATA_OK);
         assert_null(bad);
         for (size_t i = 0; i < BLOCKS; i += i + 1 < BLOCKS && i > 70000 ? BLOCKS - 1 - i : 33333) {
             data[i * 18 + 1] = 0x7e;
-            assert_int_equal(model_numbers_check(t, TENSORS, threads, &bad, &em), STRATA_OK);
+            assert_int_equal(model_numbers_check(t, TENSORS, threads, NULL, &bad, &em), STRATA_OK);
             assert_ptr_equal(bad, &t[1]);
             data[i * 18 + 1] = 0;
             if (i == BLOCKS - 1) break;
         }
         plain[BLOCKS - 1] = -INFINITY;
-        assert_int_equal(model_numbers_check(t, TENSORS, threads, &bad, &em), STRATA_OK);
+        assert_int_equal(model_numbers_check(t, TENSORS, threads, NULL, &bad, &em), STRATA_OK);
         assert_ptr_equal(bad, &t[0]);
         plain[BLOCKS - 1] = 0;
     }
