@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Speed of the engine beside llama.cpp's on the same files, with the same threads, in the same run.
 
-usage: bench/bench_engine.py [--build DIR] [--dir FOLDER] [--minutes M] [--rounds N] [--threads N,N] [--only TEXT] [--quick]
-                             [--full] [--keep] [--no-stages] [--no-load] [--json]
+usage: bench/bench_engine.py [--build DIR] [--dir FOLDER] [--minutes M] [--rounds N] [--slice S] [--threads N,N] [--only TEXT]
+                             [--quick] [--full] [--keep] [--no-stages] [--no-load] [--json]
 PEER_RUN names a program that runs llama.cpp's tools (PEER_RUN llama-bench ...); without it the peer's columns stay empty.
 Whether its ggml is the same build as Strata's matters: see docs/engine.md, Speed.
 
@@ -17,16 +17,19 @@ and with all threads:
   stages     `strata serve` with two local stages against one, over HTTP, decode
   load       the whole process from its start to the first token, file in the page cache, without a warm-up run
              against llama-completion -n 1, less what starting PEER_RUN costs; beside it the highest resident memory
-A contestant's turn is a process of its own. Rounds are interleaved and who goes first alternates, so that a slow minute of
-the machine hits all alike; shown are medians, and medians of the ratios of one round. --minutes (12) is shared out among
-the models: rounds go on until a model's share is over, at least two, at most --rounds (5). By default the large models
-decode fewer tokens than llama-bench's usual 128, to keep within that; --full takes 128 and 512 for all, and twice the time
-or more; --quick is a trial: the two small models and a small mixture of experts, two rounds, two minutes.
+In the first three both contestants run at once and take turns: each computes for --slice seconds (0.1) while the other one
+is stopped, so that a slow second of the machine hits both alike. What a contestant tells by its own clock is then half of its
+speed; shown is twice that. The others are measured one process at a time, and who goes first alternates. Shown are medians,
+and medians of the ratios of one round. --minutes (12) is shared out among the models: rounds go on until a model's share is
+over, at least two, at most --rounds (5). By default the large models decode fewer tokens than llama-bench's usual 128, to
+keep within that; --full takes 128 and 512 for all, and twice the time or more; --quick is a trial: the two small models and a
+small mixture of experts, two rounds, two minutes.
 """
 import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -75,21 +78,76 @@ def output(*command, cwd=None):
     return done.stdout.decode()
 
 
-def run_ours(args, model, threads):
-    prompt, n, steps = lengths(args, model, threads)
-    found = json.loads(output(args.strata, "bench", model.path, "-t", threads, "-p", prompt, "-n", n, "--batch", 8, "--steps", steps,
-                              "-r", 1, "--json"))
-    out = {what: found[what]["tokens_per_second"] for what in ("decode", "prefill", "batch")}
-    return out, found
+class Contestant:
+    """Commands that run one after the other, and only between go() and halt(): each with all its processes."""
+
+    def __init__(self, commands, cwd):
+        self.waiting, self.cwd = [[str(x) for x in c] for c in commands], cwd
+        self.process, self.done, self.outputs = None, False, []
+
+    def go(self):
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGCONT)
+            return
+        self.finish()
+        self.done = not self.waiting
+        if self.waiting:
+            self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+            self.process = subprocess.Popen(self.waiting.pop(0), stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, cwd=self.cwd,
+                                            start_new_session=True)
+
+    def halt(self):
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def finish(self):
+        """Takes what an ended command printed."""
+        if not self.process:
+            return
+        self.out.seek(0)
+        self.err.seek(0)
+        if self.process.returncode != 0:
+            sys.exit(f"{' '.join(self.process.args)} failed:\n{self.err.read().decode(errors='replace')[-2000:]}")
+        self.outputs.append(self.out.read().decode())
+        self.process = None
+
+    def kill(self):
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
-def run_peer(args, model, threads):
+def take_turns(contestants, seconds):
+    """Until all are done. Who is done still has its turns, idle: the others must not get faster."""
+    try:
+        while not all(c.done for c in contestants):
+            for c in contestants:
+                end = time.monotonic() + seconds
+                if not c.done:
+                    c.go()
+                time.sleep(max(0, end - time.monotonic()))
+                c.halt()
+    finally:
+        for c in contestants:
+            c.kill()
+
+
+def ours(args, model, threads):
     prompt, n, steps = lengths(args, model, threads)
-    folder = os.path.dirname(model.path)  # PEER_RUN may see no more than the current folder and /tmp
-    rows = json.loads(output(*PEER, "llama-bench", "-m", model.path, "-t", threads, "-p", prompt, "-n", n, "-r", 1, "-o", "json",
-                             cwd=folder))
-    batched = output(*PEER, "llama-batched-bench", "-m", model.path, "-t", threads, "-c", 1024, "-npp", 16, "-ntg", steps, "-npl", 8,
-                     "--output-format", "jsonl", cwd=folder)
+    return Contestant([[args.strata, "bench", model.path, "-t", threads, "-p", prompt, "-n", n, "--batch", 8, "--steps", steps, "-r", 1,
+                        "--json"]], os.path.dirname(model.path))
+
+
+def peer(args, model, threads):
+    prompt, n, steps = lengths(args, model, threads)
+    return Contestant([[*PEER, "llama-bench", "-m", model.path, "-t", threads, "-p", prompt, "-n", n, "-r", 1, "-o", "json"],
+                       [*PEER, "llama-batched-bench", "-m", model.path, "-t", threads, "-c", 1024, "-npp", 16, "-ntg", steps, "-npl", 8,
+                        "--output-format", "jsonl"]],
+                      os.path.dirname(model.path))  # PEER_RUN may see no more than the current folder and /tmp
+
+
+def peer_speeds(single, batched):
+    rows = json.loads(single)
     line = next(x for x in batched.splitlines() if x.startswith("{"))
     return {"prefill": next(r["avg_ts"] for r in rows if r["n_prompt"]), "decode": next(r["avg_ts"] for r in rows if r["n_gen"]),
             "batch": json.loads(line)["speed_tg"]}
@@ -137,22 +195,19 @@ def rounds_for(args, seconds, turn):
 def bench_speed(args, model, threads, seconds):
     values, last = Values(), {}
 
-    def ours():
-        out, last["found"] = run_ours(args, model, threads)
-        for what, v in out.items():
-            values.note(what + " ours", v)
-        values.note("share", last["found"]["bandwidth"]["share"])
-        values.note("rate", last["found"]["bandwidth"]["bytes_per_second"])
-
-    def peer():
-        for what, v in run_peer(args, model, threads).items():
-            values.note(what + " peer", v)
-
     def turn(i):
-        order = [ours] + ([peer] if PEER else [])
-        for contestant in order[::-1] if i % 2 else order:
-            contestant()
+        all_of_them = [ours(args, model, threads)] + ([peer(args, model, threads)] if PEER else [])
+        take_turns(all_of_them[::-1] if i % 2 else all_of_them, args.slice)
+        found = last["found"] = json.loads(all_of_them[0].outputs[0])
+        for what in ("decode", "prefill", "batch"):
+            values.note(what + " ours", len(all_of_them) * found[what]["tokens_per_second"])
+        for what, v in peer_speeds(*all_of_them[1].outputs).items() if PEER else ():
+            values.note(what + " peer", len(all_of_them) * v)
     rounds_for(args, seconds, turn)
+    alone = json.loads(output(args.strata, "bench", model.path, "-t", threads, "-p", 0, "-n", lengths(args, model, threads)[1],
+                              "--batch", 0, "-r", 1, "--json"))  # what memory gives must not be measured by halves
+    values.note("share", alone["bandwidth"]["share"])
+    values.note("rate", alone["bandwidth"]["bytes_per_second"])
     return values, last["found"]
 
 
@@ -197,12 +252,12 @@ def bench_load(args, model, seconds):
     values, threads, folder = Values(), max(args.threads), os.path.dirname(model.path)
     warm(model.path)
 
-    def ours():
+    def run_ours():
         s, memory = timed(args.strata, "run", model.path, "-p", "The", "-n", 1, "-c", 512, "-t", threads, cwd=folder)
         values.note("load ours", s)
         values.note("memory ours", memory)
 
-    def peer():
+    def run_peer():
         start, _ = timed(*PEER, "true", cwd=folder)
         s, memory = timed(*PEER, "llama-completion", "-m", model.path, "-p", "The", "-n", 1, "-c", 512, "-t", threads, "--no-warmup",
                           "-no-cnv", "--fit", "off", cwd=folder)
@@ -210,7 +265,7 @@ def bench_load(args, model, seconds):
         values.note("memory peer", memory)
 
     def turn(i):
-        order = [ours] + ([peer] if PEER else [])
+        order = [run_ours] + ([run_peer] if PEER else [])
         for contestant in order[::-1] if i % 2 else order:
             contestant()
     rounds_for(args, seconds, turn)
@@ -342,6 +397,7 @@ def main():
     parser.add_argument("--dir", default=tempfile.gettempdir(), help="where the generated models go: up to 4 GiB at a time")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slice", type=float, default=0.1)
     parser.add_argument("--threads", default="2,1")
     parser.add_argument("--only", help="models whose name contains this")
     parser.add_argument("--no-stages", dest="stages", action="store_false")
