@@ -410,6 +410,10 @@ def main():
     args.threads = [min(int(t), os.cpu_count()) for t in args.threads.split(",")]
     args.threads = list(dict.fromkeys(args.threads))
     args.strata = str(ROOT / args.build / "strata")
+    if not os.access(args.strata, os.X_OK):
+        sys.exit(f"{args.strata} is not there: run make, or name the build's folder with --build")
+    if args.slice <= 0:
+        sys.exit("--slice must be above 0 seconds")
     free = shutil.disk_usage(args.dir).free
     if free < (2 if args.quick else 6) * GIB:
         sys.exit(f"{args.dir} has {free / GIB:.1f} GiB free, and 6 GiB are needed: name another folder with --dir")
