@@ -15,14 +15,16 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
                         struct engine_graph *s, struct strata_errmsg *em) {
     size_t nodes = model_graph_nodes(g->model, shape->n_spans);
     struct ggml_init_params params = {
-        .mem_size = (model_graph_tensors(g->model, shape->n_spans) + 1) * ggml_tensor_overhead() +
-                    ggml_graph_overhead_custom(nodes, false),
+        .mem_size =
+            (model_graph_tensors(g->model, shape->n_spans) + 1) * (ggml_tensor_overhead() + model_rows_overhead()) +
+            ggml_graph_overhead_custom(nodes, false),
         .no_alloc = true,
     };
     struct engine_graph m = {.ctx = ggml_init(params)};
     if (!m.ctx) return err_nomem(em, "a graph");
     m.b = (struct model_build){.ctx = m.ctx,
                                .state = g->state,
+                               .rows = g->backend->in_place ? &g->backend->rows : NULL,
                                .n_spans = shape->n_spans,
                                .layer_out = probe,
                                .name_parts = g->name_parts,

@@ -107,9 +107,14 @@ static uint64_t experts_used(const struct ggml_tensor *ids, int64_t n_expert) {
     return used;
 }
 
+/* The operation that a tensor is the result of, whoever computes it. */
+static enum ggml_op op_of(const struct ggml_tensor *t) {
+    return !model_rows_made(t) ? t->op : t->src[2] ? GGML_OP_MUL_MAT_ID : GGML_OP_MUL_MAT;
+}
+
 static void work_of(const struct ggml_tensor *t, struct engine_profile_row *r) {
     const struct ggml_tensor *a = t->src[0];
-    switch (t->op) {
+    switch (op_of(t)) {
     case GGML_OP_MUL_MAT:
         r->bytes = rows_bytes(a);
         r->flops = 2.0 * (double)ggml_nelements(t) * (double)a->ne[0];
@@ -167,11 +172,11 @@ static strata_err note(struct engine_profile *p, const struct ggml_tensor *t, ui
     char op[ENGINE_PROFILE_NAME], matrix[ENGINE_PROFILE_NAME];
     uint64_t launch = ns < p->one_launch_ns ? ns : p->one_launch_ns;
     struct engine_profile_row one = {.ns = ns - launch};
-    bool product = (t->op == GGML_OP_MUL_MAT || t->op == GGML_OP_MUL_MAT_ID) && is_weight(t->src[0]);
+    bool product = (op_of(t) == GGML_OP_MUL_MAT || op_of(t) == GGML_OP_MUL_MAT_ID) && is_weight(t->src[0]);
     work_of(t, &one);
     if (product) {
         const char *type = ggml_type_name(t->src[0]->type);
-        snprintf(op, sizeof op, "%s %s", ggml_op_desc(t), type);
+        snprintf(op, sizeof op, "%s %s", ggml_op_name(op_of(t)), type);
         snprintf(matrix, sizeof matrix, "%.48s %s", part_name(t->src[0]->name), type);
     } else {
         snprintf(op, sizeof op, "%s", ggml_op_desc(t));

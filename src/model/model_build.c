@@ -7,35 +7,13 @@ struct ggml_tensor *model_build_norm(struct model_build *b, struct ggml_tensor *
     return ggml_mul(b->ctx, ggml_rms_norm(b->ctx, x, b->hp->norm_eps), w);
 }
 
-/*
- * Whether w's product with n columns is faster one column at a time. ggml's CPU backend for x86 goes over to tiles at 8
- * columns, and with these types tiles pay from 11 on only: products with 8 take 0.4 to 0.8 of the time without
- * (docs/engine.md, Speed). A single sequence is left to ggml's choice, and so to the rounding that prompts have
- * elsewhere. Matrices in an order of the kernels' own have other products, and do not lie in host memory in ggml's
- * sense.
- */
-static bool tiles_too_early(const struct model_build *b, const struct ggml_tensor *w, int64_t n) {
-#ifdef __x86_64__
-    enum { TILES_FROM = 8, PAY_FROM = 11 };
-    bool slow = w->type == GGML_TYPE_Q6_K || w->type == GGML_TYPE_Q2_K;
-    bool few = n >= TILES_FROM && n < PAY_FROM && b->n_spans > 1;
-    return slow && few && w->buffer && ggml_backend_buffer_is_host(w->buffer);
-#else
-    (void)b;
-    (void)w;
-    (void)n;
-    return false;
-#endif
-}
-
 /* w x; wide: see struct model_linear. */
 static struct ggml_tensor *multiply(struct model_build *b, struct ggml_tensor *w, struct ggml_tensor *x, bool wide) {
-    int64_t n = x->ne[1];
-    bool one_by_one = tiles_too_early(b, w, n); /* ggml counts the columns of each matrix of a stack */
-    if (one_by_one) x = ggml_view_3d(b->ctx, x, x->ne[0], 1, n, x->nb[1], x->nb[1], 0);
-    struct ggml_tensor *y = ggml_mul_mat(b->ctx, w, x);
+    struct ggml_tensor *y = b->rows ? model_rows_multiply(b->ctx, b->rows, w, x, b->n_spans > 1) : NULL;
+    if (y) return y;
+    y = ggml_mul_mat(b->ctx, w, x);
     if (wide) ggml_prec_set_acc(y, GGML_PREC_F32);
-    return one_by_one ? ggml_reshape_2d(b->ctx, y, y->ne[0], n) : y;
+    return y;
 }
 
 static struct ggml_tensor *product(struct model_build *b, const struct model_linear *l, struct ggml_tensor *x) {
@@ -199,7 +177,8 @@ static struct ggml_tensor *limit_groups(struct model_build *b, struct ggml_tenso
 /* Each product of the chosen experts [.., n_used, T], with bias and scale per expert. */
 static struct ggml_tensor *expert_linear(struct model_build *b, const struct model_linear *l, struct ggml_tensor *x,
                                          struct ggml_tensor *ids) {
-    struct ggml_tensor *y = ggml_mul_mat_id(b->ctx, l->w, x, ids);
+    struct ggml_tensor *y = b->rows ? model_rows_multiply_id(b->ctx, b->rows, l->w, x, ids) : NULL;
+    if (!y) y = ggml_mul_mat_id(b->ctx, l->w, x, ids);
     if (l->b) y = ggml_add_id(b->ctx, y, l->b, ids);
     if (l->scale) {
         struct ggml_tensor *s = ggml_reshape_3d(b->ctx, l->scale, 1, l->scale->ne[0], 1);

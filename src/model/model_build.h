@@ -14,6 +14,7 @@
 #define MODEL_BUILD_H
 
 #include "model/model_hparams.h"
+#include "model/model_rows.h"
 #include "model/model_state.h"
 #include "model/model_weights.h"
 
@@ -48,8 +49,9 @@ struct model_build {
     const struct model_hparams *hp;
     const struct model_weights *w;
     const struct model_state *state;
-    int rope_mode;               /* GGML_ROPE_TYPE_* of the architecture */
-    struct ggml_tensor *factors; /* frequency factors of the rotation, or NULL */
+    const struct model_rows *rows; /* kernels for products of few columns; NULL: none but ggml's own way */
+    int rope_mode;                 /* GGML_ROPE_TYPE_* of the architecture */
+    struct ggml_tensor *factors;   /* frequency factors of the rotation, or NULL */
     struct model_span span[MODEL_BUILD_SPANS];
     uint32_t n_spans;
     struct model_group group[MODEL_BUILD_SPANS]; /* made of the spans by model_build_group */

@@ -1,0 +1,187 @@
+/* Computes products a few rows at a time. See model_rows.h. Owns nothing: what a product needs lies in its graph. */
+#include "model/model_rows.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum {
+    LINE = 64,             /* bytes that memory delivers at once */
+    AHEAD = 4096,          /* bytes between what is computed and what is asked for */
+    PIECE_BYTES = 1 << 16, /* of rows that a thread takes at a time, at most */
+    PIECES = 4,            /* for each thread, at least */
+    VECTOR_BYTES = 1 << 16,
+    COLUMNS = 128,
+    PACKED_COLUMNS = 3 /* from 4 on ggml has kernels for four at once */
+};
+
+/* What threads share: they take pieces until none is left, and the last one to notice makes all ready for the next
+ * time. */
+struct product {
+    const struct model_rows_kernel *kernel;
+    atomic_int next, done;
+};
+
+/* A product as a thread sees it. Columns of the result that belong to one matrix are a run. */
+struct task {
+    const struct model_rows_kernel *kernel;
+    struct ggml_tensor *t;
+    bool packed;
+    const uint8_t *vectors; /* as the kernels take them */
+    size_t vector_stride;
+    uint32_t column[COLUMNS]; /* of the result, ordered by run */
+    uint32_t begin[COLUMNS + 1], n_runs;
+    int64_t piece; /* rows */
+    int n_pieces;  /* of a run */
+};
+
+/* ---- one piece ---- */
+
+/* Asks for n bytes. Beyond the end of the matrix that has no effect: a prefetch cannot fail. */
+static void ask_for(const uint8_t *at, size_t n) {
+    for (size_t i = 0; i < n; i += LINE) __builtin_prefetch(at + i);
+}
+
+static int32_t expert_of(const struct ggml_tensor *ids, uint32_t column) {
+    const char *row = (const char *)ids->data + (column / (size_t)ids->ne[0]) * ids->nb[1];
+    return ((const int32_t *)row)[column % (size_t)ids->ne[0]];
+}
+
+/* The vector that a column of the result is made of: one for all experts of a token, or one for each. */
+static const uint8_t *vector_of(const struct task *k, uint32_t column) {
+    const struct ggml_tensor *ids = k->t->src[2], *x = k->t->src[1];
+    size_t i = ids && x->ne[1] == 1 ? column / (size_t)ids->ne[0] : column;
+    return k->vectors + i * k->vector_stride;
+}
+
+static void multiply_row(const struct task *k, uint32_t run, const uint8_t *row, int64_t i) {
+    int n = (int)k->t->src[0]->ne[0];
+    for (uint32_t c = k->begin[run]; c < k->begin[run + 1]; c++) {
+        float *out = (float *)((char *)k->t->data + k->column[c] * k->t->nb[1]) + i;
+        const uint8_t *vector = vector_of(k, k->column[c]);
+        if (k->packed)
+            k->kernel->packed(n, out, (size_t)k->t->ne[0], row, vector, 1, MODEL_ROWS_PACK);
+        else
+            k->kernel->dot(n, out, 0, row, 0, vector, 0, 1);
+    }
+}
+
+static void multiply_piece(const struct task *k, int piece) {
+    const struct ggml_tensor *w = k->t->src[0], *ids = k->t->src[2];
+    uint32_t run = (uint32_t)(piece / k->n_pieces);
+    int64_t step = k->packed ? MODEL_ROWS_PACK : 1, first = piece % k->n_pieces * k->piece, end = first + k->piece;
+    const uint8_t *matrix = w->data;
+    if (ids) matrix += (size_t)expert_of(ids, k->column[k->begin[run]]) * w->nb[2];
+    if (end > w->ne[1]) end = w->ne[1];
+    for (int64_t i = first; i < end; i += step) {
+        const uint8_t *row = matrix + (size_t)i * w->nb[1];
+        ask_for(row + AHEAD, (size_t)step * w->nb[1]);
+        multiply_row(k, run, row, i);
+    }
+}
+
+/* ---- what is to be done ---- */
+
+/* Orders the columns by expert, those of one expert as they come. */
+static void sort_columns(struct task *k, uint32_t n) {
+    const struct ggml_tensor *ids = k->t->src[2];
+    int32_t expert[COLUMNS];
+    for (uint32_t c = 0; c < n; c++) {
+        int32_t e = ids ? expert_of(ids, c) : 0;
+        uint32_t at = c;
+        for (; at > 0 && expert[at - 1] > e; at--) {
+            expert[at] = expert[at - 1];
+            k->column[at] = k->column[at - 1];
+        }
+        expert[at] = e;
+        k->column[at] = c;
+    }
+    for (uint32_t c = 0; c < n; c++)
+        if (c == 0 || expert[c] != expert[c - 1]) k->begin[k->n_runs++] = c;
+    k->begin[k->n_runs] = n;
+}
+
+/* Each thread converts for itself: of few vectors that is sooner done than waiting for each other. */
+static void convert(struct task *k, uint8_t *to) {
+    const struct ggml_tensor *x = k->t->src[1];
+    k->vectors = x->data;
+    k->vector_stride = x->nb[1]; /* x is contiguous where there are ids */
+    if (!k->kernel->convert) return;
+    k->vectors = to;
+    k->vector_stride = ggml_row_size(k->kernel->vector_type, x->ne[0]);
+    for (int64_t i = 0; i < x->ne[1] * x->ne[2]; i++)
+        k->kernel->convert((const float *)((const char *)x->data + (size_t)i * x->nb[1]),
+                           to + (size_t)i * k->vector_stride, x->ne[0]);
+}
+
+static void divide(struct task *k, int n_threads) {
+    const struct ggml_tensor *w = k->t->src[0];
+    int64_t step = k->packed ? MODEL_ROWS_PACK : 1, most = PIECE_BYTES / (int64_t)w->nb[1];
+    int64_t wanted = ((int64_t)n_threads * PIECES + k->n_runs - 1) / k->n_runs;
+    k->piece = w->ne[1] / wanted;
+    if (k->piece > most) k->piece = most;
+    k->piece -= k->piece % step;
+    if (k->piece < step) k->piece = step;
+    k->n_pieces = (int)((w->ne[1] + k->piece - 1) / k->piece);
+}
+
+static bool is_packed(const struct ggml_tensor *w, const struct model_rows_kernel *k) {
+    return k->packed && w->buffer && ggml_backend_buffer_get_type(w->buffer) == k->packed_in;
+}
+
+static void compute(struct ggml_tensor *t, int ith, int nth, void *user) {
+    _Alignas(64) uint8_t converted[VECTOR_BYTES];
+    struct product *p = user;
+    struct task k = {.kernel = p->kernel, .t = t, .packed = is_packed(t->src[0], p->kernel)};
+    (void)ith;
+    convert(&k, converted);
+    sort_columns(&k, (uint32_t)(t->ne[1] * t->ne[2]));
+    divide(&k, nth);
+    for (int i; (i = atomic_fetch_add(&p->next, 1)) < (int)k.n_runs * k.n_pieces;) multiply_piece(&k, i);
+    if (atomic_fetch_add(&p->done, 1) + 1 < nth) return;
+    atomic_store(&p->done, 0);
+    atomic_store(&p->next, 0);
+}
+
+/* ---- graphs ---- */
+
+/* Whether the kernels can take w and x at all, for n columns of the result. */
+static bool fits(const struct model_rows_kernel *k, const struct ggml_tensor *w, const struct ggml_tensor *x,
+                 int64_t n) {
+    bool here = w->buffer && (is_packed(w, k) || (k->dot && ggml_backend_buffer_is_host(w->buffer)));
+    int64_t n_vectors = x->ne[1] * x->ne[2] * x->ne[3];
+    return here && ggml_is_contiguous(w) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && n <= COLUMNS &&
+           (size_t)n_vectors * ggml_row_size(k->vector_type, x->ne[0]) <= VECTOR_BYTES;
+}
+
+static struct ggml_tensor *make(struct ggml_context *ctx, const struct model_rows_kernel *k, struct ggml_tensor **args,
+                                int64_t n, int64_t n_tokens) {
+    struct product *p = ggml_new_buffer(ctx, sizeof *p);
+    *p = (struct product){.kernel = k};
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, args[0]->ne[1], n, n_tokens, 1, args, args[2] ? 3 : 2, compute,
+                          GGML_N_TASKS_MAX, p);
+}
+
+struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
+                                        struct ggml_tensor *x, bool apart) {
+    const struct model_rows_kernel *k = &r->kernel[w->type];
+    int64_t n = x->ne[1], most = is_packed(w, k) ? PACKED_COLUMNS : apart ? k->most_apart : k->most;
+    bool flat = w->ne[2] * w->ne[3] * x->ne[2] * x->ne[3] == 1;
+    if (!flat || n > most || !fits(k, w, x, n)) return NULL;
+    return make(ctx, k, (struct ggml_tensor *[]){w, x, NULL}, n, 1);
+}
+
+struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
+                                           struct ggml_tensor *x, struct ggml_tensor *ids) {
+    const struct model_rows_kernel *k = &r->kernel[w->type];
+    if (!ggml_is_contiguous(x) || !fits(k, w, x, ids->ne[0] * ids->ne[1])) return NULL;
+    return make(ctx, k, (struct ggml_tensor *[]){w, x, ids}, ids->ne[0], ids->ne[1]);
+}
+
+bool model_rows_made(const struct ggml_tensor *t) {
+    return t->op == GGML_OP_CUSTOM;
+}
+
+size_t model_rows_overhead(void) {
+    enum { OBJECT = 64 }; /* of ggml's list, with its padding */
+    return sizeof(struct product) + OBJECT;
+}
