@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import shutil
 import statistics
 import subprocess
@@ -54,7 +55,7 @@ class Served:
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.process = subprocess.Popen([args.strata, "serve", args.package, "--local-stages", str(stages), "--threads",
                                          str(args.threads), "--ctx", "1024", "--listen", "127.0.0.1:0"],
-                                        stderr=self.log, stdout=self.log)
+                                        stderr=self.log, stdout=self.log, start_new_session=True)
         deadline = time.time() + 60
         self.url = None
         while not self.url:
@@ -86,6 +87,12 @@ class Served:
         prefill = usage["prompt_tokens"] / first
         _, span, usage = self.ask("The", ANSWER_TOKENS)
         return prefill, (usage["completion_tokens"] - 1) / span
+
+    def go(self):
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def halt(self):
+        os.killpg(self.process.pid, signal.SIGSTOP)
 
     def close(self):
         self.process.terminate()

@@ -17,9 +17,9 @@ and with all threads:
   stages     `strata serve` with two local stages against one, over HTTP, decode
   load       the whole process from its start to the first token, file in the page cache, without a warm-up run
              against llama-completion -n 1, less what starting PEER_RUN costs; beside it the highest resident memory
-In the first three both contestants run at once and take turns: each computes for --slice seconds (0.1) while the other one
+In all but the last both contestants run at once and take turns: each computes for --slice seconds (0.1) while the other one
 is stopped, so that a slow second of the machine hits both alike. What a contestant tells by its own clock is then half of its
-speed; shown is twice that. The others are measured one process at a time, and who goes first alternates. Shown are medians,
+speed; shown is twice that. Loading is measured one process at a time, and who goes first alternates. Shown are medians,
 and medians of the ratios of one round. --minutes (12) is shared out among the models: rounds go on until a model's share is
 over, at least two, at most --rounds (5). By default the large models decode fewer tokens than llama-bench's usual 128, to
 keep within that; --full takes 128 and 512 for all, and twice the time or more; --quick is a trial: the two small models and a
@@ -34,6 +34,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,12 +212,35 @@ def bench_speed(args, model, threads, seconds):
     return values, last["found"]
 
 
+def ask_in_turns(servers, n, seconds):
+    """Tokens per second of each server, all asked at once for n tokens, and computing by turns."""
+    answers = [None] * len(servers)
+
+    def ask(k):
+        answers[k] = servers[k].ask("The", n)
+    clients = [threading.Thread(target=ask, args=(k,), daemon=True) for k in range(len(servers))]
+    for s in servers:
+        s.halt()
+    for c in clients:
+        c.start()
+    while any(c.is_alive() for c in clients):
+        for s in servers:
+            s.go()
+            time.sleep(seconds)
+            s.halt()
+    for s in servers:
+        s.go()
+    if None in answers:
+        sys.exit("a server did not answer")
+    return [len(servers) * (usage["completion_tokens"] - 1) / span for _, span, usage in answers]
+
+
 def bench_stages(args, model, seconds):
     """Decoding over one and over two local stages, each asked over HTTP."""
     values = Values()
     package = os.path.join(args.work, "package")
     output(args.strata, "write-package", model.path, "--local", "--out-dir", package)
-    n = 128 if args.full or model.size < 0.3 else 48
+    n = 256 if args.full or model.size < 0.3 else 64
     served = []
     try:
         for stages in (1, 2):
@@ -224,9 +248,9 @@ def bench_stages(args, model, seconds):
             served[-1].ask("The", 8)
 
         def turn(i):
-            for k in ((1, 0) if i % 2 else (0, 1)):
-                _, span, usage = served[k].ask("The", n)
-                values.note(f"{k + 1} stages", (usage["completion_tokens"] - 1) / span)
+            order = (1, 0) if i % 2 else (0, 1)
+            for k, rate in zip(order, ask_in_turns([served[k] for k in order], n, args.slice)):
+                values.note(f"{k + 1} stages", rate)
         rounds_for(SimpleNamespace(rounds=3 * args.rounds), seconds, turn)
     finally:
         for s in served:
