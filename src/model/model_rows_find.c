@@ -49,7 +49,7 @@ static void find_dots(struct model_rows *r, traits_fn *traits, bool tiles) {
 /* ---- rows in the kernels' order ---- */
 
 /* A product small enough to be computed twice: with ggml, and with the kernel in question. */
-enum { TRIAL_N = 512, TRIAL_ROWS = 2 * MODEL_ROWS_PACK };
+enum { TRIAL_N = 512, TRIAL_ROWS = MODEL_ROWS_PACK };
 
 struct trial {
     struct ggml_context *ctx;
@@ -102,8 +102,7 @@ static bool same_result(struct trial *t, const struct model_backend *b, const st
     if (ggml_backend_graph_compute(b->handle, graph) != GGML_STATUS_SUCCESS) goto out;
     ggml_backend_tensor_get(t->y, y, 0, sizeof y);
     k->convert(x, vector, TRIAL_N);
-    for (int i = 0; i < TRIAL_ROWS; i += MODEL_ROWS_PACK)
-        packed(TRIAL_N, out + i, TRIAL_ROWS, (const uint8_t *)t->w->data + (size_t)i * row, vector, 1, MODEL_ROWS_PACK);
+    packed(TRIAL_N, out, TRIAL_ROWS, t->w->data, vector, 1, TRIAL_ROWS);
     same = memcmp(y, out, sizeof y) == 0;
 out:
     free(numbers);
