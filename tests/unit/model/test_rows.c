@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { N = 512, ROWS = 88, EXPERTS = 5, USED = 3, MAX_THREADS = 2 };
+enum { N = 512, ROWS = 40, EXPERTS = 4, USED = 3, MAX_THREADS = 2 };
 
 static struct model_backend backend[MAX_THREADS];
 
@@ -42,19 +42,18 @@ static void begin(struct pair *p, const struct model_backend *b, enum ggml_type 
     assert_int_equal(put, GGML_STATUS_SUCCESS);
 }
 
-/* Random numbers as rows of a type: for a stack of matrices, of which one alone has the first. Made once for each type
- * in turn, as some take long. */
-static const void *rows_of(enum ggml_type type) {
-    static float numbers[EXPERTS * ROWS * N], importance[N];
-    static uint8_t rows[EXPERTS * ROWS * N * sizeof(float)];
-    static enum ggml_type made = GGML_TYPE_COUNT;
+/* Any bytes are rows of any type. A bit that is never set keeps factors of every precision finite. */
+static void set_weights(struct ggml_tensor *w) {
+    size_t n = ggml_nbytes(w);
+    uint16_t *rows = calloc(n / 2 + 1, sizeof *rows);
     uint32_t seed = 7;
-    if (made == type) return rows;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) numbers[i] = number(&seed);
-    for (size_t i = 0; i < N; i++) importance[i] = 1;
-    ggml_quantize_chunk(type, numbers, rows, 0, EXPERTS * ROWS, N, importance);
-    made = type;
-    return rows;
+    assert_non_null(rows);
+    for (size_t i = 0; i < n / 2 + 1; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        rows[i] = (uint16_t)(seed >> 16 & 0xbfff);
+    }
+    ggml_backend_tensor_set(w, rows, 0, n);
+    free(rows);
 }
 
 /* Computes both twice, and compares. */
@@ -64,7 +63,7 @@ static void compare(struct pair *p, const struct model_backend *b, const char *w
     ggml_build_forward_expand(graph, p->theirs);
     p->rest = ggml_backend_alloc_ctx_tensors(p->ctx, b->handle);
     assert_non_null(p->rest);
-    ggml_backend_tensor_set(p->w, rows_of(p->w->type), 0, ggml_nbytes(p->w));
+    set_weights(p->w);
     uint32_t seed = 1;
     for (int64_t i = 0; i < ggml_nelements(p->x); i++) ggml_get_data_f32(p->x)[i] = number(&seed);
     for (int64_t i = 0; p->ids && i < ggml_nelements(p->ids); i++)
