@@ -1,24 +1,13 @@
 /* Computes products a few rows at a time. See model_rows.h. Owns nothing: what a product needs lies in its graph. */
-#include "model/model_rows.h"
-
-#include <stdatomic.h>
-#include <stdint.h>
+#include "model/model_rows_priv.h"
 
 enum {
     LINE = 64,             /* bytes that memory delivers at once */
     AHEAD = 4096,          /* bytes between what is computed and what is asked for */
     PIECE_BYTES = 1 << 16, /* of rows that a thread takes at a time, at most */
-    PIECES = 4,            /* for each thread, at least */
     VECTOR_BYTES = 1 << 16,
     COLUMNS = 128,
     PACKED_COLUMNS = 3 /* from 4 on ggml has kernels for four at once */
-};
-
-/* What threads share: they take pieces until none is left, and the last one to notice makes all ready for the next
- * time. */
-struct product {
-    const struct model_rows_kernel *kernel;
-    atomic_int next, done;
 };
 
 /* A product as a thread sees it. Columns of the result that belong to one matrix are a run. */
@@ -34,12 +23,32 @@ struct task {
     int n_pieces;  /* of a run */
 };
 
-/* ---- one piece ---- */
+/* ---- what all products share ---- */
 
-/* Asks for n bytes. Beyond the end of the matrix that has no effect: a prefetch cannot fail. */
-static void ask_for(const uint8_t *at, size_t n) {
-    for (size_t i = 0; i < n; i += LINE) __builtin_prefetch(at + i);
+void model_rows_ask(const uint8_t *row, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + AHEAD + i);
 }
+
+int64_t model_rows_piece(const struct ggml_tensor *w, int64_t step, int64_t n_pieces) {
+    int64_t piece = w->ne[1] / n_pieces, most = PIECE_BYTES / (int64_t)w->nb[1];
+    if (piece > most) piece = most;
+    piece -= piece % step;
+    return piece < step ? step : piece;
+}
+
+struct model_rows_product *model_rows_begin(struct ggml_context *ctx, const struct model_rows_kernel *k) {
+    struct model_rows_product *p = ggml_new_buffer(ctx, sizeof *p);
+    *p = (struct model_rows_product){.kernel = k};
+    return p;
+}
+
+void model_rows_leave(struct model_rows_product *p, int n_threads) {
+    if (atomic_fetch_add(&p->done, 1) + 1 < n_threads) return;
+    atomic_store(&p->done, 0);
+    atomic_store(&p->next, 0);
+}
+
+/* ---- one piece ---- */
 
 static int32_t expert_of(const struct ggml_tensor *ids, uint32_t column) {
     const char *row = (const char *)ids->data + (column / (size_t)ids->ne[0]) * ids->nb[1];
@@ -74,7 +83,7 @@ static void multiply_piece(const struct task *k, int piece) {
     if (end > w->ne[1]) end = w->ne[1];
     for (int64_t i = first; i < end; i += step) {
         const uint8_t *row = matrix + (size_t)i * w->nb[1];
-        ask_for(row + AHEAD, (size_t)step * w->nb[1]);
+        model_rows_ask(row, (size_t)step * w->nb[1]);
         multiply_row(k, run, row, i);
     }
 }
@@ -115,12 +124,8 @@ static void convert(struct task *k, uint8_t *to) {
 
 static void divide(struct task *k, int n_threads) {
     const struct ggml_tensor *w = k->t->src[0];
-    int64_t step = k->packed ? MODEL_ROWS_PACK : 1, most = PIECE_BYTES / (int64_t)w->nb[1];
-    int64_t wanted = ((int64_t)n_threads * PIECES + k->n_runs - 1) / k->n_runs;
-    k->piece = w->ne[1] / wanted;
-    if (k->piece > most) k->piece = most;
-    k->piece -= k->piece % step;
-    if (k->piece < step) k->piece = step;
+    int64_t wanted = ((int64_t)n_threads * MODEL_ROWS_PIECES + k->n_runs - 1) / k->n_runs;
+    k->piece = model_rows_piece(w, k->packed ? MODEL_ROWS_PACK : 1, wanted);
     k->n_pieces = (int)((w->ne[1] + k->piece - 1) / k->piece);
 }
 
@@ -130,35 +135,34 @@ static bool is_packed(const struct ggml_tensor *w, const struct model_rows_kerne
 
 static void compute(struct ggml_tensor *t, int ith, int nth, void *user) {
     _Alignas(64) uint8_t converted[VECTOR_BYTES];
-    struct product *p = user;
+    struct model_rows_product *p = user;
     struct task k = {.kernel = p->kernel, .t = t, .packed = is_packed(t->src[0], p->kernel)};
     (void)ith;
     convert(&k, converted);
     sort_columns(&k, (uint32_t)(t->ne[1] * t->ne[2]));
     divide(&k, nth);
     for (int i; (i = atomic_fetch_add(&p->next, 1)) < (int)k.n_runs * k.n_pieces;) multiply_piece(&k, i);
-    if (atomic_fetch_add(&p->done, 1) + 1 < nth) return;
-    atomic_store(&p->done, 0);
-    atomic_store(&p->next, 0);
+    model_rows_leave(p, nth);
 }
 
 /* ---- graphs ---- */
 
-/* Whether the kernels can take w and x at all, for n columns of the result. */
-static bool fits(const struct model_rows_kernel *k, const struct ggml_tensor *w, const struct ggml_tensor *x,
-                 int64_t n) {
+/* Whether there are kernels for w, where it lies, and x. */
+static bool fits(const struct model_rows_kernel *k, const struct ggml_tensor *w, const struct ggml_tensor *x) {
     bool here = w->buffer && (is_packed(w, k) || (k->dot && ggml_backend_buffer_is_host(w->buffer)));
+    return here && ggml_is_contiguous(w) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float);
+}
+
+/* Whether n columns of the result, made of x, are few enough for a thread's own memory. */
+static bool few(const struct model_rows_kernel *k, const struct ggml_tensor *x, int64_t n) {
     int64_t n_vectors = x->ne[1] * x->ne[2] * x->ne[3];
-    return here && ggml_is_contiguous(w) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && n <= COLUMNS &&
-           (size_t)n_vectors * ggml_row_size(k->vector_type, x->ne[0]) <= VECTOR_BYTES;
+    return n <= COLUMNS && (size_t)n_vectors * ggml_row_size(k->vector_type, x->ne[0]) <= VECTOR_BYTES;
 }
 
 static struct ggml_tensor *make(struct ggml_context *ctx, const struct model_rows_kernel *k, struct ggml_tensor **args,
                                 int64_t n, int64_t n_tokens) {
-    struct product *p = ggml_new_buffer(ctx, sizeof *p);
-    *p = (struct product){.kernel = k};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, args[0]->ne[1], n, n_tokens, 1, args, args[2] ? 3 : 2, compute,
-                          GGML_N_TASKS_MAX, p);
+                          GGML_N_TASKS_MAX, model_rows_begin(ctx, k));
 }
 
 struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
@@ -166,22 +170,24 @@ struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct m
     const struct model_rows_kernel *k = &r->kernel[w->type];
     int64_t n = x->ne[1], most = is_packed(w, k) ? PACKED_COLUMNS : apart ? k->most_apart : k->most;
     bool flat = w->ne[2] * w->ne[3] * x->ne[2] * x->ne[3] == 1;
-    if (!flat || n > most || !fits(k, w, x, n)) return NULL;
+    if (!flat || !fits(k, w, x)) return NULL;
+    if (n > most && k->widen && !is_packed(w, k)) return model_rows_many(ctx, k, w, x);
+    if (n > most || !few(k, x, n)) return NULL;
     return make(ctx, k, (struct ggml_tensor *[]){w, x, NULL}, n, 1);
 }
 
 struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
                                            struct ggml_tensor *x, struct ggml_tensor *ids) {
     const struct model_rows_kernel *k = &r->kernel[w->type];
-    if (!ggml_is_contiguous(x) || !fits(k, w, x, ids->ne[0] * ids->ne[1])) return NULL;
+    if (!ggml_is_contiguous(x) || !fits(k, w, x) || !few(k, x, ids->ne[0] * ids->ne[1])) return NULL;
     return make(ctx, k, (struct ggml_tensor *[]){w, x, ids}, ids->ne[0], ids->ne[1]);
 }
 
 bool model_rows_made(const struct ggml_tensor *t) {
-    return t->op == GGML_OP_CUSTOM;
+    return t->op == GGML_OP_CUSTOM && t->type == GGML_TYPE_F32; /* else converted vectors */
 }
 
 size_t model_rows_overhead(void) {
     enum { OBJECT = 64 }; /* of ggml's list, with its padding */
-    return sizeof(struct product) + OBJECT;
+    return 2 * (sizeof(struct model_rows_product) + OBJECT) + ggml_tensor_overhead();
 }

@@ -24,6 +24,9 @@ struct model_backend;
 typedef void model_rows_packed_fn(int n, float *out, size_t out_stride, const void *rows, const void *vectors,
                                   int n_vectors, int n_rows);
 
+/* Makes a row of n numbers one of a wider type. */
+typedef void model_rows_widen_fn(const void *row, void *out, int64_t n);
+
 /* How the rows of a type are multiplied. */
 struct model_rows_kernel {
     ggml_from_float_t convert;  /* of a vector to what the kernels take; NULL: they take F32 */
@@ -33,6 +36,10 @@ struct model_rows_kernel {
     /* For MODEL_ROWS_PACK rows in a buffer of the type packed_in; NULL: none, or not known. */
     model_rows_packed_fn *packed;
     ggml_backend_buffer_type_t packed_in;
+    /* For more than `most` vectors: rows in another type, with the same numbers and to the same result; or NULL. */
+    model_rows_widen_fn *widen;
+    enum ggml_type wide_type;
+    ggml_vec_dot_t wide_dot;
 };
 
 enum { MODEL_ROWS_PACK = 8 };
@@ -62,7 +69,7 @@ struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struc
 /* Whether a tensor is a product made here: src[0] holds the matrix or the stack, src[1] the vectors, src[2] the ids. */
 bool model_rows_made(const struct ggml_tensor *t);
 
-/* Bytes that each product takes of its graph's context, beside its tensor. */
+/* Bytes that each product takes of its graph's context at most, beside its tensor. */
 size_t model_rows_overhead(void);
 
 #endif

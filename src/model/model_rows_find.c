@@ -1,6 +1,7 @@
 /* Looks up the kernels of ggml's CPU backend for single rows. See model_rows.h. Owns nothing. */
 #include "model/model_backend.h"
 #include "model/model_repack.h"
+#include "model/model_rows_priv.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -46,17 +47,6 @@ static void find_dots(struct model_rows *r, traits_fn *traits, bool tiles) {
     }
 }
 
-/* ---- rows in the kernels' order ---- */
-
-/* A product small enough to be computed twice: with ggml, and with the kernel in question. */
-enum { TRIAL_N = 512, TRIAL_ROWS = MODEL_ROWS_PACK };
-
-struct trial {
-    struct ggml_context *ctx;
-    struct ggml_tensor *w, *x, *y;
-    ggml_backend_buffer_t packed, plain;
-};
-
 /* Numbers that are different everywhere, and the same each time. */
 static void fill(float *x, size_t n) {
     uint32_t seed = 1;
@@ -65,6 +55,38 @@ static void fill(float *x, size_t n) {
         x[i] = (float)(seed >> 8) / (float)(1 << 23) - 1.0f;
     }
 }
+
+enum { TRIAL_N = 512, TRIAL_ROWS = MODEL_ROWS_PACK };
+
+/* Q5_0 can be had as Q8_0, if these kernels agree to the last bit. */
+static void find_wide(struct model_rows *r) {
+    struct model_rows_kernel *k = &r->kernel[GGML_TYPE_Q5_0];
+    const struct model_rows_kernel *wide = &r->kernel[GGML_TYPE_Q8_0];
+    uint8_t row[TRIAL_N], wide_row[2 * TRIAL_N], vector[2 * TRIAL_N];
+    float x[TRIAL_ROWS * TRIAL_N], y[TRIAL_ROWS], out[TRIAL_ROWS];
+    if (!k->dot || !wide->dot || k->vector_type != wide->vector_type || !k->convert || k->most < MOST) return;
+    fill(x, TRIAL_ROWS * TRIAL_N);
+    k->convert(x, vector, TRIAL_N);
+    for (int i = 0; i < TRIAL_ROWS; i++) {
+        ggml_quantize_chunk(GGML_TYPE_Q5_0, x + i * TRIAL_N, row, 0, 1, TRIAL_N, NULL);
+        model_rows_widen_q5_0(row, wide_row, TRIAL_N);
+        k->dot(TRIAL_N, &y[i], 0, row, 0, vector, 0, 1);
+        wide->dot(TRIAL_N, &out[i], 0, wide_row, 0, vector, 0, 1);
+    }
+    if (memcmp(y, out, sizeof y) != 0) return;
+    k->widen = model_rows_widen_q5_0;
+    k->wide_type = GGML_TYPE_Q8_0;
+    k->wide_dot = wide->dot;
+}
+
+/* ---- rows in the kernels' order ---- */
+
+/* A product small enough to be computed twice: with ggml, and with the kernel in question. */
+struct trial {
+    struct ggml_context *ctx;
+    struct ggml_tensor *w, *x, *y;
+    ggml_backend_buffer_t packed, plain;
+};
 
 static bool begin_trial(struct trial *t, const struct model_backend *b, enum ggml_type type) {
     struct model_backend packs = *b;
@@ -158,6 +180,7 @@ void model_rows_find(struct model_rows *r, const struct model_backend *b) {
     memcpy(&has_llamafile, &has_sym, sizeof has_llamafile);
     if (traits) {
         find_dots(r, traits, has_llamafile && has_llamafile());
+        find_wide(r);
         find_all_packed(r, b, lib);
     }
     dlclose(lib); /* ggml keeps it */
