@@ -177,7 +177,7 @@ static struct ggml_tensor *limit_groups(struct model_build *b, struct ggml_tenso
 /* Each product of the chosen experts [.., n_used, T], with bias and scale per expert. */
 static struct ggml_tensor *expert_linear(struct model_build *b, const struct model_linear *l, struct ggml_tensor *x,
                                          struct ggml_tensor *ids) {
-    struct ggml_tensor *y = b->rows ? model_rows_multiply_id(b->ctx, b->rows, l->w, x, ids) : NULL;
+    struct ggml_tensor *y = b->rows ? model_rows_multiply_id(b->ctx, b->rows, l->w, x, ids, b->n_spans > 1) : NULL;
     if (!y) y = ggml_mul_mat_id(b->ctx, l->w, x, ids);
     if (l->b) y = ggml_add_id(b->ctx, y, l->b, ids);
     if (l->scale) {

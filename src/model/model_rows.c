@@ -165,10 +165,15 @@ static struct ggml_tensor *make(struct ggml_context *ctx, const struct model_row
                           GGML_N_TASKS_MAX, model_rows_begin(ctx, k));
 }
 
+/* How many vectors one matrix may have. */
+static int64_t most_of(const struct model_rows_kernel *k, bool apart) {
+    return apart ? k->most_apart : k->most;
+}
+
 struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
                                         struct ggml_tensor *x, bool apart) {
     const struct model_rows_kernel *k = &r->kernel[w->type];
-    int64_t n = x->ne[1], most = is_packed(w, k) ? PACKED_COLUMNS : apart ? k->most_apart : k->most;
+    int64_t n = x->ne[1], most = is_packed(w, k) ? PACKED_COLUMNS : most_of(k, apart);
     bool flat = w->ne[2] * w->ne[3] * x->ne[2] * x->ne[3] == 1;
     if (!flat || !fits(k, w, x)) return NULL;
     if (n > most && k->widen && !is_packed(w, k)) return model_rows_many(ctx, k, w, x);
@@ -177,9 +182,11 @@ struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct m
 }
 
 struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
-                                           struct ggml_tensor *x, struct ggml_tensor *ids) {
+                                           struct ggml_tensor *x, struct ggml_tensor *ids, bool apart) {
     const struct model_rows_kernel *k = &r->kernel[w->type];
-    if (!ggml_is_contiguous(x) || !fits(k, w, x) || !few(k, x, ids->ne[0] * ids->ne[1])) return NULL;
+    /* All tokens may have chosen the same expert. In its own orders ggml multiplies one vector at a time here. */
+    bool enough = is_packed(w, k) || ids->ne[1] <= most_of(k, apart);
+    if (!enough || !ggml_is_contiguous(x) || !fits(k, w, x) || !few(k, x, ids->ne[0] * ids->ne[1])) return NULL;
     return make(ctx, k, (struct ggml_tensor *[]){w, x, ids}, ids->ne[0], ids->ne[1]);
 }
 

@@ -64,7 +64,7 @@ struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct m
 /* The same with one of a stack of matrices for each vector: w [k, rows, experts], x [k, 1 or n_used, T] and I32 ids
  * [n_used, T] give [rows, n_used, T]; or NULL: the caller takes ggml_mul_mat_id. */
 struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
-                                           struct ggml_tensor *x, struct ggml_tensor *ids);
+                                           struct ggml_tensor *x, struct ggml_tensor *ids, bool apart);
 
 /* Whether a tensor is a product made here: src[0] holds the matrix or the stack, src[1] the vectors, src[2] the ids. */
 bool model_rows_made(const struct ggml_tensor *t);

@@ -111,7 +111,7 @@ static bool experts(const struct model_backend *b, enum ggml_type type, int64_t 
     begin(&p, b, type, EXPERTS, pack);
     p.x = ggml_new_tensor_3d(p.ctx, GGML_TYPE_F32, N, n_x, n_tokens);
     p.ids = ggml_new_tensor_2d(p.ctx, GGML_TYPE_I32, USED, n_tokens);
-    p.ours = model_rows_multiply_id(p.ctx, &b->rows, p.w, p.x, p.ids);
+    p.ours = model_rows_multiply_id(p.ctx, &b->rows, p.w, p.x, p.ids, false);
     bool made = p.ours != NULL;
     if (made) {
         p.theirs = ggml_mul_mat_id(p.ctx, p.w, p.x, p.ids);
@@ -138,7 +138,7 @@ static void test_file_order(void **state) {
                 matrix(&backend[t], (enum ggml_type)type, n, true, false);
             }
             matrix(&backend[t], (enum ggml_type)type, MANY, false, false);
-            for (int64_t n = 1; n < 6; n++)
+            for (int64_t n = 1; n <= 40; n += n < 20 ? 1 : 20)
                 for (int64_t n_x = 1; n_x <= USED; n_x += USED - 1)
                     made += experts(&backend[t], (enum ggml_type)type, n_x, n, false);
         }
@@ -164,7 +164,7 @@ static void test_packed(void **state) {
                 if (!matrix(&backend[t], (enum ggml_type)type, n, n == 2, true))
                     fail_msg("%s is not known in ggml's order", ggml_type_name((enum ggml_type)type));
             assert_false(matrix(&backend[t], (enum ggml_type)type, 4, false, true));
-            for (int64_t n = 1; n < 6; n++)
+            for (int64_t n = 1; n <= 23; n += n < 6 ? 1 : 17)
                 for (int64_t n_x = 1; n_x <= USED; n_x += USED - 1)
                     assert_true(experts(&backend[t], (enum ggml_type)type, n_x, n, true));
         }
@@ -202,7 +202,7 @@ static void test_refused(void **state) {
     assert_null(model_rows_multiply(p.ctx, &backend[0].rows, w, x, false));
     struct ggml_tensor *ids = ggml_new_tensor_2d(p.ctx, GGML_TYPE_I32, USED, MANY);
     x = ggml_new_tensor_3d(p.ctx, GGML_TYPE_F32, N, 1, MANY);
-    assert_null(model_rows_multiply_id(p.ctx, &backend[0].rows, p.w, x, ids));
+    assert_null(model_rows_multiply_id(p.ctx, &backend[0].rows, p.w, x, ids, true));
     end(&p);
 }
 
