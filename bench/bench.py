@@ -10,8 +10,8 @@ import argparse
 import json
 import os
 import re
-import signal
 import shutil
+import signal
 import statistics
 import subprocess
 import sys

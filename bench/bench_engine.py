@@ -219,17 +219,19 @@ def ask_in_turns(servers, n, seconds):
     def ask(k):
         answers[k] = servers[k].ask("The", n)
     clients = [threading.Thread(target=ask, args=(k,), daemon=True) for k in range(len(servers))]
-    for s in servers:
-        s.halt()
-    for c in clients:
-        c.start()
-    while any(c.is_alive() for c in clients):
+    try:
         for s in servers:
-            s.go()
-            time.sleep(seconds)
             s.halt()
-    for s in servers:
-        s.go()
+        for c in clients:
+            c.start()
+        while any(c.is_alive() for c in clients):
+            for s in servers:
+                s.go()
+                time.sleep(seconds)
+                s.halt()
+    finally:
+        for s in servers:
+            s.go()  # else they could not be ended
     if None in answers:
         sys.exit("a server did not answer")
     return [len(servers) * (usage["completion_tokens"] - 1) / span for _, span, usage in answers]

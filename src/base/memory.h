@@ -2,7 +2,11 @@
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+/* Bytes of the large pages that the system can be asked for, and where such a page begins. */
+#define MEMORY_LARGE_PAGE ((size_t)2 << 20)
 
 /*
  * Bytes that could be had now without swapping. Pages of files count as free: they can be given back and read again.

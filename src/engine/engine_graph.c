@@ -24,7 +24,7 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
     if (!m.ctx) return err_nomem(em, "a graph");
     m.b = (struct model_build){.ctx = m.ctx,
                                .state = g->state,
-                               .rows = g->backend->in_place ? &g->backend->rows : NULL,
+                               .rows = &g->backend->rows,
                                .n_spans = shape->n_spans,
                                .layer_out = probe,
                                .name_parts = g->name_parts,

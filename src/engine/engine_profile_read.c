@@ -4,6 +4,7 @@
  * Each thread reads its part of a block; the best of several passes counts, since others may use the machine meanwhile.
  */
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/pool.h"
 #include "engine/engine_profile.h"
 
@@ -13,7 +14,6 @@
 
 enum { MIN_PASSES = 3, MAX_PASSES = 50, LINE_WORDS = 8, AHEAD = 4096 };
 #define BLOCK_BYTES ((size_t)1 << 30) /* server processors have caches of hundreds of megabytes */
-#define LARGE_PAGE ((size_t)2 << 20)
 #define TIME_NS (300 * CLOCK_NS_PER_MS)
 
 struct block {
@@ -46,9 +46,9 @@ double engine_profile_read_rate(unsigned threads, uint64_t want) {
     double best = 0;
     size_t bytes = want && want < BLOCK_BYTES ? (size_t)want : BLOCK_BYTES;
     while (bytes > 1 << 20 && bytes > model_backend_memory_available() / 4) bytes /= 2;
-    bytes += LARGE_PAGE - bytes % LARGE_PAGE;
+    bytes = GGML_PAD(bytes, MEMORY_LARGE_PAGE);
     struct block b = {.n = bytes / sizeof *b.words, .pieces = threads ? threads : 1, .fill = true};
-    b.words = aligned_alloc(LARGE_PAGE, bytes);
+    b.words = aligned_alloc(MEMORY_LARGE_PAGE, bytes);
     if (b.words) madvise(b.words, bytes, MADV_HUGEPAGE); /* as for weights, see model_place.c; advice only */
     b.sums = calloc(b.pieces, sizeof *b.sums);
     if (!b.words || !b.sums || pool_run((unsigned)b.pieces, b.pieces, read_piece, &b, &em)) goto out;

@@ -9,7 +9,7 @@ struct ggml_tensor *model_build_norm(struct model_build *b, struct ggml_tensor *
 
 /* w x; wide: see struct model_linear. */
 static struct ggml_tensor *multiply(struct model_build *b, struct ggml_tensor *w, struct ggml_tensor *x, bool wide) {
-    struct ggml_tensor *y = b->rows ? model_rows_multiply(b->ctx, b->rows, w, x, b->n_spans > 1) : NULL;
+    struct ggml_tensor *y = model_rows_multiply(b->ctx, b->rows, w, x, b->n_spans > 1);
     if (y) return y;
     y = ggml_mul_mat(b->ctx, w, x);
     if (wide) ggml_prec_set_acc(y, GGML_PREC_F32);
@@ -177,7 +177,7 @@ static struct ggml_tensor *limit_groups(struct model_build *b, struct ggml_tenso
 /* Each product of the chosen experts [.., n_used, T], with bias and scale per expert. */
 static struct ggml_tensor *expert_linear(struct model_build *b, const struct model_linear *l, struct ggml_tensor *x,
                                          struct ggml_tensor *ids) {
-    struct ggml_tensor *y = b->rows ? model_rows_multiply_id(b->ctx, b->rows, l->w, x, ids, b->n_spans > 1) : NULL;
+    struct ggml_tensor *y = model_rows_multiply_id(b->ctx, b->rows, l->w, x, ids, b->n_spans > 1);
     if (!y) y = ggml_mul_mat_id(b->ctx, l->w, x, ids);
     if (l->b) y = ggml_add_id(b->ctx, y, l->b, ids);
     if (l->scale) {

@@ -49,7 +49,7 @@ struct model_build {
     const struct model_hparams *hp;
     const struct model_weights *w;
     const struct model_state *state;
-    const struct model_rows *rows; /* kernels for products of few columns; NULL: none but ggml's own way */
+    const struct model_rows *rows; /* kernels for products of few columns; none on a device */
     int rope_mode;                 /* GGML_ROPE_TYPE_* of the architecture */
     struct ggml_tensor *factors;   /* frequency factors of the rotation, or NULL */
     struct model_span span[MODEL_BUILD_SPANS];

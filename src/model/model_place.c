@@ -5,6 +5,7 @@
  */
 #include "model/model_place.h"
 
+#include "base/memory.h"
 #include "base/pool.h"
 #include "model/model_numbers.h"
 #include "model/model_upload.h"
@@ -120,19 +121,18 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
  * Large pages for what every token reads from end to end: with small ones the processor walks page tables for a good
  * part of that time. Copies begin at the border of one and end inside one, so that no part of them lies in small pages.
  */
-#define LARGE_PAGE ((size_t)2 << 20)
 
 /* Bytes to take for `total` bytes of copies. */
 static size_t with_borders(size_t total) {
-    return total < LARGE_PAGE ? total : total + 2 * LARGE_PAGE;
+    return total < MEMORY_LARGE_PAGE ? total : total + 2 * MEMORY_LARGE_PAGE;
 }
 
 /* Where copies begin in a buffer for `total` bytes of them. That there are no large pages is no error. */
 static char *begin_of_copies(ggml_backend_buffer_t buffer, size_t total) {
     char *at = ggml_backend_buffer_get_base(buffer);
-    if (total < LARGE_PAGE) return at;
-    at += GGML_PAD((uintptr_t)at, LARGE_PAGE) - (uintptr_t)at;
-    madvise(at, GGML_PAD(total, LARGE_PAGE), MADV_HUGEPAGE);
+    if (total < MEMORY_LARGE_PAGE) return at;
+    at += GGML_PAD((uintptr_t)at, MEMORY_LARGE_PAGE) - (uintptr_t)at;
+    madvise(at, GGML_PAD(total, MEMORY_LARGE_PAGE), MADV_HUGEPAGE);
     return at;
 }
 

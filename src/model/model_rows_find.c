@@ -107,7 +107,7 @@ static bool begin_trial(struct trial *t, const struct model_backend *b, enum ggm
 /* Whether the kernel gives ggml's result, to the last bit. */
 static bool same_result(struct trial *t, const struct model_backend *b, const struct model_rows_kernel *k,
                         model_rows_packed_fn *packed) {
-    float x[TRIAL_N], y[TRIAL_ROWS], out[TRIAL_ROWS];
+    float y[TRIAL_ROWS], out[TRIAL_ROWS];
     _Alignas(64) uint8_t vector[TRIAL_N * sizeof(float)];
     size_t row = t->w->nb[1];
     float *numbers = malloc((size_t)TRIAL_ROWS * TRIAL_N * sizeof *numbers);
@@ -115,15 +115,14 @@ static bool same_result(struct trial *t, const struct model_backend *b, const st
     bool same = false;
     if (!numbers || !rows) goto out;
     fill(numbers, (size_t)TRIAL_ROWS * TRIAL_N);
-    fill(x, TRIAL_N);
     ggml_quantize_chunk(t->w->type, numbers, rows, 0, TRIAL_ROWS, TRIAL_N, NULL);
     ggml_backend_tensor_set(t->w, rows, 0, TRIAL_ROWS * row);
-    ggml_backend_tensor_set(t->x, x, 0, sizeof x);
+    ggml_backend_tensor_set(t->x, numbers, 0, ggml_nbytes(t->x)); /* those of the first row */
     struct ggml_cgraph *graph = ggml_new_graph(t->ctx);
     ggml_build_forward_expand(graph, t->y);
     if (ggml_backend_graph_compute(b->handle, graph) != GGML_STATUS_SUCCESS) goto out;
     ggml_backend_tensor_get(t->y, y, 0, sizeof y);
-    k->convert(x, vector, TRIAL_N);
+    k->convert(numbers, vector, TRIAL_N);
     packed(TRIAL_N, out, TRIAL_ROWS, t->w->data, vector, 1, TRIAL_ROWS);
     same = memcmp(y, out, sizeof y) == 0;
 out:
