@@ -66,7 +66,7 @@ class Served:
             self.url = match and match.group(1)
 
     def ask(self, prompt, n):
-        """Seconds to the first event and from it to the last one, and the usage."""
+        """When the question went out, when the first and the last event came (seconds of one clock), and the usage."""
         body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
                 "stream_options": {"include_usage": True}}
         request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode())
@@ -79,14 +79,14 @@ class Served:
         events = [(at, json.loads(line[6:])) for at, line in lines if line.startswith(b"data: {")]
         times = [at for at, event in events if event["choices"]]
         usage = next(event["usage"] for _, event in reversed(events) if event.get("usage"))
-        return times[0] - start, times[-1] - times[0], usage
+        return start, times[0], times[-1], usage
 
     def bench(self):
         with open(self.args.prompt) as f:
-            first, _, usage = self.ask(f.read(), 1)
-        prefill = usage["prompt_tokens"] / first
-        _, span, usage = self.ask("The", ANSWER_TOKENS)
-        return prefill, (usage["completion_tokens"] - 1) / span
+            start, first, _, usage = self.ask(f.read(), 1)
+        prefill = usage["prompt_tokens"] / (first - start)
+        _, first, last, usage = self.ask("The", ANSWER_TOKENS)
+        return prefill, (usage["completion_tokens"] - 1) / (last - first)
 
     def go(self):
         os.killpg(self.process.pid, signal.SIGCONT)

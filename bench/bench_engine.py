@@ -80,21 +80,21 @@ def output(*command, cwd=None):
 
 
 class Contestant:
-    """Commands that run one after the other, and only between go() and halt(): each with all its processes."""
+    """A command that runs only between go() and halt(), with all its processes."""
 
-    def __init__(self, commands, cwd):
-        self.waiting, self.cwd = [[str(x) for x in c] for c in commands], cwd
-        self.process, self.done, self.outputs = None, False, []
+    def __init__(self, command, cwd):
+        self.command, self.cwd = [str(x) for x in command], cwd
+        self.process, self.done, self.output = None, False, ""
 
     def go(self):
         if self.process and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGCONT)
             return
-        self.finish()
-        self.done = not self.waiting
-        if self.waiting:
+        if self.process:
+            self.finish()
+        else:
             self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-            self.process = subprocess.Popen(self.waiting.pop(0), stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, cwd=self.cwd,
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, cwd=self.cwd,
                                             start_new_session=True)
 
     def halt(self):
@@ -102,15 +102,13 @@ class Contestant:
             os.killpg(self.process.pid, signal.SIGSTOP)
 
     def finish(self):
-        """Takes what an ended command printed."""
-        if not self.process:
-            return
+        """Takes what the ended command printed."""
         self.out.seek(0)
         self.err.seek(0)
         if self.process.returncode != 0:
             sys.exit(f"{' '.join(self.process.args)} failed:\n{self.err.read().decode(errors='replace')[-2000:]}")
-        self.outputs.append(self.out.read().decode())
-        self.process = None
+        self.output = self.out.read().decode()
+        self.done = True
 
     def kill(self):
         if self.process and self.process.poll() is None:
@@ -133,25 +131,33 @@ def take_turns(contestants, seconds):
             c.kill()
 
 
-def ours(args, model, threads):
+def contestants(args, model, threads, what):
+    """The engine and, when there is one, the peer: set to the same work in the same order, so that they do it at the same time."""
     prompt, n, steps = lengths(args, model, threads)
-    return Contestant([[args.strata, "bench", model.path, "-t", threads, "-p", prompt, "-n", n, "--batch", 8, "--steps", steps, "-r", 1,
-                        "--json"]], os.path.dirname(model.path))
+    common = [args.strata, "bench", model.path, "-t", threads, "--json"]
+    # llama-bench computes one prompt before it measures, so the engine's first does not count; nor do the last ones of both, so that
+    # neither measures while the other one starts or ends.
+    counted = 4 if model.size < 0.3 else 1
+    ours = {"prefill": ["-p", prompt, "-n", 0, "--batch", 0, "-r", counted + 2],
+            "decode": ["-p", 0, "-n", n, "--batch", 0, "-r", 1],
+            "batch": ["-p", 0, "-n", 0, "--batch", 8, "--steps", steps, "-r", 1]}[what]
+    peer = {"prefill": ["llama-bench", "-p", prompt, "-n", 0, "-r", counted + 1, "-o", "json"],
+            "decode": ["llama-bench", "-p", 0, "-n", n, "-r", 1, "-o", "json"],
+            "batch": ["llama-batched-bench", "-c", 1024, "-npp", 16, "-ntg", steps, "-npl", 8, "--output-format", "jsonl"]}[what]
+    cwd = os.path.dirname(model.path)  # PEER_RUN may see no more than the current folder and /tmp
+    return [Contestant(common + ours, cwd)] + ([Contestant([*PEER, *peer, "-m", model.path, "-t", threads], cwd)] if PEER else [])
 
 
-def peer(args, model, threads):
-    prompt, n, steps = lengths(args, model, threads)
-    return Contestant([[*PEER, "llama-bench", "-m", model.path, "-t", threads, "-p", prompt, "-n", n, "-r", 1, "-o", "json"],
-                       [*PEER, "llama-batched-bench", "-m", model.path, "-t", threads, "-c", 1024, "-npp", 16, "-ntg", steps, "-npl", 8,
-                        "--output-format", "jsonl"]],
-                      os.path.dirname(model.path))  # PEER_RUN may see no more than the current folder and /tmp
+def our_speed(what, output):
+    rounds = json.loads(output)[what]["rounds"]
+    return statistics.mean(rounds[1:-1] if what == "prefill" else rounds)
 
 
-def peer_speeds(single, batched):
-    rows = json.loads(single)
-    line = next(x for x in batched.splitlines() if x.startswith("{"))
-    return {"prefill": next(r["avg_ts"] for r in rows if r["n_prompt"]), "decode": next(r["avg_ts"] for r in rows if r["n_gen"]),
-            "batch": json.loads(line)["speed_tg"]}
+def peer_speed(what, output):
+    if what == "batch":
+        return json.loads(next(x for x in output.splitlines() if x.startswith("{")))["speed_tg"]
+    samples = json.loads(output)[0]["samples_ts"]
+    return statistics.mean(samples[:-1] if what == "prefill" else samples)
 
 
 class Values:
@@ -197,13 +203,13 @@ def bench_speed(args, model, threads, seconds):
     values, last = Values(), {}
 
     def turn(i):
-        all_of_them = [ours(args, model, threads)] + ([peer(args, model, threads)] if PEER else [])
-        take_turns(all_of_them[::-1] if i % 2 else all_of_them, args.slice)
-        found = last["found"] = json.loads(all_of_them[0].outputs[0])
         for what in ("decode", "prefill", "batch"):
-            values.note(what + " ours", len(all_of_them) * found[what]["tokens_per_second"])
-        for what, v in peer_speeds(*all_of_them[1].outputs).items() if PEER else ():
-            values.note(what + " peer", len(all_of_them) * v)
+            pair = contestants(args, model, threads, what)
+            take_turns(pair[::-1] if i % 2 else pair, args.slice)
+            last["found"] = json.loads(pair[0].output)
+            values.note(what + " ours", len(pair) * our_speed(what, pair[0].output))
+            if PEER:
+                values.note(what + " peer", len(pair) * peer_speed(what, pair[1].output))
     rounds_for(args, seconds, turn)
     alone = json.loads(output(args.strata, "bench", model.path, "-t", threads, "-p", 0, "-n", lengths(args, model, threads)[1],
                               "--batch", 0, "-r", 1, "--json"))  # what memory gives must not be measured by halves
@@ -213,8 +219,8 @@ def bench_speed(args, model, threads, seconds):
 
 
 def ask_in_turns(servers, n, seconds):
-    """Tokens per second of each server, all asked at once for n tokens, and computing by turns."""
-    answers = [None] * len(servers)
+    """Tokens per second of each server, all asked at once for n tokens, and computing by turns. Counted are a server's own turns."""
+    answers, turns = [None] * len(servers), [[] for _ in servers]
 
     def ask(k):
         answers[k] = servers[k].ask("The", n)
@@ -225,16 +231,22 @@ def ask_in_turns(servers, n, seconds):
         for c in clients:
             c.start()
         while any(c.is_alive() for c in clients):
-            for s in servers:
+            for s, own in zip(servers, turns):
+                begin = time.perf_counter()
                 s.go()
                 time.sleep(seconds)
                 s.halt()
+                own.append((begin, time.perf_counter()))
     finally:
         for s in servers:
             s.go()  # else they could not be ended
     if None in answers:
         sys.exit("a server did not answer")
-    return [len(servers) * (usage["completion_tokens"] - 1) / span for _, span, usage in answers]
+
+    def rate(answer, own):
+        _, first, last, usage = answer
+        return (usage["completion_tokens"] - 1) / sum(max(0, min(end, last) - max(begin, first)) for begin, end in own)
+    return [rate(*x) for x in zip(answers, turns)]
 
 
 def bench_stages(args, model, seconds):

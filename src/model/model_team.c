@@ -4,6 +4,7 @@
 #include "base/cpus.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +30,15 @@ void model_team_run(uint32_t n_threads, void (*fn)(void *ctx), void *ctx) {
         fn(ctx);
 }
 
-/* Any order will do. */
+struct places {
+    pthread_t first;
+    atomic_uint next;
+};
+
+/* The thread that leads the team takes the first processor, the workers the others in any order. */
 static void take_place(void *ctx) {
-    atomic_uint *next = ctx;
-    cpus_bind(atomic_fetch_add(next, 1));
+    struct places *p = ctx;
+    cpus_bind(pthread_equal(pthread_self(), p->first) ? 0 : atomic_fetch_add(&p->next, 1));
 }
 
 static void leave_place(void *ctx) {
@@ -41,10 +47,10 @@ static void leave_place(void *ctx) {
 }
 
 bool model_team_bind(uint32_t n_threads) {
-    atomic_uint next = 0;
+    struct places places = {.first = pthread_self(), .next = 1};
     bool told = getenv("OMP_PROC_BIND") || getenv("OMP_PLACES") || getenv("GOMP_CPU_AFFINITY");
     if (told || n_threads < 2 || n_threads != cpus_count() || !find_parallel()) return false;
-    model_team_run(n_threads, take_place, &next);
+    model_team_run(n_threads, take_place, &places);
     return true;
 }
 

@@ -121,11 +121,13 @@ static void process(struct stage_compute *c, struct stage_item *it) {
 
 /*
  * What every thread of the team does between two computations: sleep until there is work. The result of the last one is
- * sent from in here too: the workers must be off the cores when the next stage, perhaps on the same cores, begins.
+ * sent from in here too: the workers must be off the cores when the next stage, perhaps on the same cores, begins; and
+ * while one thread sends a token to the stage that waits for it, another can tell the coordinator.
  */
 static void idle(void *arg) {
     struct stage_compute *c = arg;
-    if (pthread_equal(pthread_self(), c->self)) stage_run_deliver(c);
+    if (pthread_equal(pthread_self(), c->self)) stage_run_forward(c);
+    stage_run_tell(c);
     stage_queue_wait(c->queue);
 }
 
@@ -146,6 +148,7 @@ static void *compute_main(void *arg) {
             stage_run_next(c);
         } else {
             model_team_run(c->unit ? c->info.n_threads : 1, idle, c);
+            stage_run_settle(c);
         }
     }
     unload(c);

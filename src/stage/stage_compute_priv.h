@@ -12,13 +12,16 @@
 
 /*
  * What the last batch gave: it goes out when the thread looks for more work. `data` has room for a full table, then the
- * rows of a full batch; the table stands right before the rows. Tokens are a table alone.
+ * rows of a full batch; the table stands right before the rows. Tokens are a table alone, ready to be sent.
  */
 struct stage_output {
     uint8_t *data;
     uint32_t n_spans, n_rows, n_tokens;
     struct wire_span span[WIRE_MAX_SPANS];
     struct wire_token token[WIRE_MAX_SPANS];
+    atomic_bool untold; /* the coordinator has not been sent the tokens */
+    strata_err told;    /* how that went */
+    struct strata_errmsg why;
 };
 
 struct stage_compute {
@@ -62,5 +65,10 @@ bool stage_run_ready(const struct stage_compute *c);
 void stage_run_next(struct stage_compute *c);
 /* Sends what the last batch gave, if that was not done yet. */
 void stage_run_deliver(struct stage_compute *c);
+/* The same in three steps: to the next stage; to the coordinator, from any thread of the team, and whoever comes first
+ * does it; and when both are over, ends the requests whose tokens could not be sent. */
+void stage_run_forward(struct stage_compute *c);
+void stage_run_tell(struct stage_compute *c);
+void stage_run_settle(struct stage_compute *c);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { MAX_ITEMS = 1 << 20, FULL_ITEMS = 64 };
 #define FULL_BYTES ((size_t)32 << 20)
-#define AWAKE_NS (CLOCK_NS_PER_MS / 5)
+#define AWAKE_NS (CLOCK_NS_PER_MS / 2)
 
 struct stage_queue {
     pthread_mutex_t lock;
@@ -90,10 +90,13 @@ strata_err stage_queue_push(struct stage_queue *q, struct stage_item *it, bool *
             q->full = q->full || q->n > FULL_ITEMS || q->bytes > FULL_BYTES;
             *full = q->full;
         }
-        pthread_cond_broadcast(&q->work);
     }
     pthread_mutex_unlock(&q->lock);
-    if (ok) return STRATA_OK;
+    /* Not under the lock: those who wake want it at once, and would go back to sleep. */
+    if (ok) {
+        pthread_cond_broadcast(&q->work);
+        return STRATA_OK;
+    }
     stage_item_deinit(it);
     return err_nomem(em, "the stage's queue");
 }
@@ -118,7 +121,7 @@ bool stage_queue_pop(struct stage_queue *q, struct stage_item *out, bool *room) 
 /*
  * A processor without work is halted, and in a virtual machine it takes a tenth of a millisecond to come back: what
  * a hand-over to another stage on the same processors takes in all. So a thread that has nothing to do lets
- * others have its processor for that long before it sleeps.
+ * others have its processor for longer than that before it sleeps.
  */
 static void stay_awake(const struct stage_queue *q) {
     uint64_t begin = clock_now_ns();
@@ -135,8 +138,8 @@ void stage_queue_wait(struct stage_queue *q) {
 void stage_queue_quit(struct stage_queue *q) {
     pthread_mutex_lock(&q->lock);
     q->quit = true;
-    pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);
+    pthread_cond_broadcast(&q->work);
 }
 
 bool stage_queue_quitting(struct stage_queue *q) {

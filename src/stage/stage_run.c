@@ -68,7 +68,11 @@ static strata_err send_next(struct stage_compute *c, const struct wire_frame *f,
     return err_prefix(em, "the link to the next stage");
 }
 
-static void deliver_rows(struct stage_compute *c) {
+static void fault_tokens(struct stage_compute *c, const struct strata_errmsg *em) {
+    for (uint32_t i = 0; i < c->out.n_tokens; i++) stage_run_fault(c, c->out.token[i].seq, em);
+}
+
+static void forward_rows(struct stage_compute *c) {
     struct stage_output *o = &c->out;
     struct strata_errmsg em;
     uint32_t table = WIRE_ROW_ENTRY * o->n_spans;
@@ -80,23 +84,38 @@ static void deliver_rows(struct stage_compute *c) {
         for (uint32_t i = 0; i < o->n_spans; i++) stage_run_fault(c, o->span[i].seq, &em);
 }
 
-/* Tokens go first to the stage that waits for them, then to the coordinator. */
-static void deliver_tokens(struct stage_compute *c) {
-    struct stage_output *o = &c->out;
+static struct wire_frame token_frame(const struct stage_output *o) {
+    return (struct wire_frame){.type = WIRE_TOKEN, .n_rows = o->n_tokens, .payload = WIRE_ROW_ENTRY * o->n_tokens};
+}
+
+void stage_run_forward(struct stage_compute *c) {
     struct strata_errmsg em;
-    strata_err rc = STRATA_OK;
-    struct wire_frame f = {.type = WIRE_TOKEN, .n_rows = o->n_tokens, .payload = WIRE_ROW_ENTRY * o->n_tokens};
-    wire_tokens_encode(o->token, o->n_tokens, o->data);
-    if (c->assign.count > 1) rc = send_next(c, &f, o->data, &em);
-    if (!rc && wire_link_send(c->control, &f, o->data, send_deadline(), &em))
-        rc = err_prefix(&em, "the coordinator's link");
-    for (uint32_t i = 0; rc && i < o->n_tokens; i++) stage_run_fault(c, o->token[i].seq, &em);
+    struct wire_frame f = token_frame(&c->out);
+    if (c->out.n_spans) forward_rows(c);
+    if (c->out.n_tokens && c->assign.count > 1 && send_next(c, &f, c->out.data, &em)) fault_tokens(c, &em);
+}
+
+void stage_run_tell(struct stage_compute *c) {
+    struct stage_output *o = &c->out;
+    if (!atomic_exchange(&o->untold, false)) return;
+    struct wire_frame f = token_frame(o);
+    o->told = wire_link_send(c->control, &f, o->data, send_deadline(), &o->why);
+}
+
+void stage_run_settle(struct stage_compute *c) {
+    struct stage_output *o = &c->out;
+    if (o->told) {
+        err_prefix(&o->why, "the coordinator's link");
+        fault_tokens(c, &o->why);
+    }
+    o->told = STRATA_OK;
+    o->n_spans = o->n_rows = o->n_tokens = 0;
 }
 
 void stage_run_deliver(struct stage_compute *c) {
-    if (c->out.n_spans) deliver_rows(c);
-    if (c->out.n_tokens) deliver_tokens(c);
-    c->out.n_spans = c->out.n_rows = c->out.n_tokens = 0;
+    stage_run_forward(c);
+    stage_run_tell(c);
+    stage_run_settle(c);
 }
 
 /* ---- a request begins ---- */
@@ -188,6 +207,10 @@ static strata_err run(struct stage_compute *c, const struct work *w, uint32_t n,
         w[i].r->compute_ns += spent;
     }
     for (uint32_t i = 0; i < n && !rc; i++) finish(c, &w[i], out[i]);
+    if (c->out.n_tokens) {
+        wire_tokens_encode(c->out.token, c->out.n_tokens, c->out.data);
+        atomic_store(&c->out.untold, true);
+    }
     return rc;
 }
 
