@@ -137,7 +137,7 @@ def contestants(args, model, threads, what):
     common = [args.strata, "bench", model.path, "-t", threads, "--json"]
     # llama-bench computes one prompt before it measures, so the engine's first does not count; nor do the last ones of both, so that
     # neither measures while the other one starts or ends.
-    counted = 4 if model.size < 0.3 else 1
+    counted = 2 if model.size < 0.3 else 1
     ours = {"prefill": ["-p", prompt, "-n", 0, "--batch", 0, "-r", counted + 2],
             "decode": ["-p", 0, "-n", n, "--batch", 0, "-r", 1],
             "batch": ["-p", 0, "-n", 0, "--batch", 8, "--steps", steps, "-r", 1]}[what]

@@ -16,9 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Spins before a waiting thread sleeps: the fewest that cost nothing on an idle machine. docs/engine.md has the
- * figures. */
-#define SPIN_COUNT "5000"
+/* Spins before a waiting thread sleeps: longer than what lies between two tokens, where one thread looks at the logits
+ * and sends, and too short to be felt by others. docs/engine.md has the figures. */
+#define SPIN_COUNT "40000"
 
 void model_backend_tune_process(char **argv) {
     char self[PATH_MAX_LEN];
