@@ -135,29 +135,30 @@ def contestants(args, model, threads, what):
     """The engine and, when there is one, the peer: set to the same work in the same order, so that they do it at the same time."""
     prompt, n, steps = lengths(args, model, threads)
     common = [args.strata, "bench", model.path, "-t", threads, "--json"]
-    # llama-bench computes one prompt before it measures, so the engine's first does not count; nor do the last ones of both, so that
-    # neither measures while the other one starts or ends.
-    counted = 2 if model.size < 0.3 else 1
-    ours = {"prefill": ["-p", prompt, "-n", 0, "--batch", 0, "-r", counted + 2],
+    # Both compute a prompt before they measure. Of those that they measure the last does not count: the other one may have ended by then.
+    prompts = 3 if model.size < 0.3 else 2
+    ours = {"prefill": ["-p", prompt, "-n", 0, "--batch", 0, "-r", prompts],
             "decode": ["-p", 0, "-n", n, "--batch", 0, "-r", 1],
             "batch": ["-p", 0, "-n", 0, "--batch", 8, "--steps", steps, "-r", 1]}[what]
-    peer = {"prefill": ["llama-bench", "-p", prompt, "-n", 0, "-r", counted + 1, "-o", "json"],
+    peer = {"prefill": ["llama-bench", "-p", prompt, "-n", 0, "-r", prompts, "-o", "json"],
             "decode": ["llama-bench", "-p", 0, "-n", n, "-r", 1, "-o", "json"],
             "batch": ["llama-batched-bench", "-c", 1024, "-npp", 16, "-ntg", steps, "-npl", 8, "--output-format", "jsonl"]}[what]
     cwd = os.path.dirname(model.path)  # PEER_RUN may see no more than the current folder and /tmp
     return [Contestant(common + ours, cwd)] + ([Contestant([*PEER, *peer, "-m", model.path, "-t", threads], cwd)] if PEER else [])
 
 
+def mean_speed(what, rounds):
+    return statistics.mean(rounds[:-1] if what == "prefill" else rounds)
+
+
 def our_speed(what, output):
-    rounds = json.loads(output)[what]["rounds"]
-    return statistics.mean(rounds[1:-1] if what == "prefill" else rounds)
+    return mean_speed(what, json.loads(output)[what]["rounds"])
 
 
 def peer_speed(what, output):
     if what == "batch":
         return json.loads(next(x for x in output.splitlines() if x.startswith("{")))["speed_tg"]
-    samples = json.loads(output)[0]["samples_ts"]
-    return statistics.mean(samples[:-1] if what == "prefill" else samples)
+    return mean_speed(what, json.loads(output)[0]["samples_ts"])
 
 
 class Values:
