@@ -146,6 +146,17 @@ static strata_err make_state(struct engine *e, enum engine_kv_type type, struct 
     return model_state_init(&e->state, e->model.arch, &e->model.hp, e->model.range, &e->backend, &opt, em);
 }
 
+/* A device also says that it cannot compute what is only too large for it: memory that lacks is the better answer. */
+static strata_err make_graphs(struct engine *e, const struct engine_limits *max, struct strata_errmsg *em) {
+    struct strata_errmsg lacks;
+    strata_err rc = engine_graphs_init(&e->graphs, &e->model, &e->state, &e->backend, max, em);
+    if (rc && rc != STRATA_EUNSUPPORTED) return rc;
+    describe(e);
+    if (!rc || !engine_info_fits(&e->info, true, UINT64_MAX, &lacks)) return rc;
+    *em = lacks;
+    return lacks.code;
+}
+
 /* Everything whose size matters, by the backend: made, or only measured. */
 static strata_err prepare(struct engine *e, const struct pkg_model *m, const struct engine_options *opt,
                           struct strata_errmsg *em) {
@@ -160,9 +171,7 @@ static strata_err prepare(struct engine *e, const struct pkg_model *m, const str
     /* Stages before the last hand on every row, whatever the number of logits. */
     const struct engine_limits max = {
         .n_ctx = e->info.n_ctx, .n_seq = e->info.n_seq, .n_batch = n, .n_out = e->model.is_last ? e->max_logits : n};
-    rc = engine_graphs_init(&e->graphs, &e->model, &e->state, &e->backend, &max, em);
-    if (!rc) describe(e);
-    return rc;
+    return make_graphs(e, &max, em);
 }
 
 /* The backend stays the caller's. */

@@ -23,14 +23,15 @@ static const char *advice(const struct engine_info *i, uint64_t weights, uint64_
 static strata_err fits_there(const struct engine_info *i, uint64_t need, struct strata_errmsg *em) {
     char total[32], weights[32], kv[32], scratch[32], have[32];
     if (need <= i->device_free) return STRATA_OK;
-    return err_set(em, STRATA_ENOMEM,
-                   "layers %u..%u need %s of the memory of %s, which has %s free: weights %s, KV cache %s (%u "
-                   "positions), scratch %s (batches of %u tokens): %s",
-                   (unsigned)i->range.first, (unsigned)i->range.end, progress_bytes(total, sizeof total, need),
-                   i->device, progress_bytes(have, sizeof have, i->device_free),
-                   progress_bytes(weights, sizeof weights, i->device_bytes), progress_bytes(kv, sizeof kv, i->kv_bytes),
-                   (unsigned)i->n_pool, progress_bytes(scratch, sizeof scratch, i->device_scratch_bytes),
-                   (unsigned)i->n_batch, advice(i, i->device_bytes, i->device_scratch_bytes, i->device_free));
+    return err_set(
+        em, STRATA_ENOMEM,
+        "layers %u..%u need %s of the memory of %s, which has %s free: weights %s, KV cache %s (%u "
+        "positions), scratch %s (batches of %u tokens): %s",
+        (unsigned)i->range.first, (unsigned)i->range.end, progress_bytes(total, sizeof total, need), i->device,
+        progress_bytes(have, sizeof have, i->device_free), progress_bytes(weights, sizeof weights, i->device_bytes),
+        progress_bytes(kv, sizeof kv, i->kv_bytes), (unsigned)i->n_pool,
+        i->device_scratch_bytes ? progress_bytes(scratch, sizeof scratch, i->device_scratch_bytes) : "unknown",
+        (unsigned)i->n_batch, advice(i, i->device_bytes, i->device_scratch_bytes, i->device_free));
 }
 
 strata_err engine_info_fits(const struct engine_info *i, bool over_memory, uint64_t available,

@@ -90,21 +90,18 @@ strata_err engine_offload_need(struct engine_offload *o, struct ggml_cgraph *gra
     return STRATA_OK;
 }
 
-strata_err engine_offload_reserve(struct engine_offload *o, struct ggml_cgraph *graph, size_t n_nodes,
+strata_err engine_offload_reserve(struct engine_offload *o, struct ggml_cgraph *graph, size_t need, size_t n_nodes,
                                   uint32_t n_tokens, struct strata_errmsg *em) {
-    size_t need[ENGINE_OFFLOAD_SIDES];
     char want[32], have[32];
     strata_err rc = prepare(o, graph, n_nodes, em);
     if (rc) return rc;
-    ggml_backend_sched_reserve_size(o->sched, graph, need);
     uint64_t available = model_backend_memory_free(o->backend), had = engine_offload_bytes(o, ENGINE_OFFLOAD_DEVICE);
-    ggml_backend_sched_reset(o->sched);
-    bool is_short = need[ENGINE_OFFLOAD_DEVICE] > had && need[ENGINE_OFFLOAD_DEVICE] - had > available;
+    bool is_short = need > had && need - had > available;
     if (is_short || !ggml_backend_sched_reserve(o->sched, graph))
         return err_set(em, STRATA_ENOMEM,
                        "computing %u tokens at once needs %s of the memory of %s for scratch, which has %s free; lower "
                        "the batch or the context length",
-                       (unsigned)n_tokens, progress_bytes(want, sizeof want, need[ENGINE_OFFLOAD_DEVICE]),
+                       (unsigned)n_tokens, progress_bytes(want, sizeof want, need),
                        ggml_backend_dev_name(o->backend->dev), progress_bytes(have, sizeof have, available));
     return STRATA_OK;
 }

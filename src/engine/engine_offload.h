@@ -28,15 +28,20 @@ void engine_offload_init(struct engine_offload *o, const struct model_backend *b
                          const struct model_state *state);
 void engine_offload_deinit(struct engine_offload *o);
 
+/*
+ * The scheduler puts copies of its own into a graph that it cuts, and frees them with the next one: each of these three
+ * takes a new graph, which may go to none of them again.
+ */
 /* Bytes of compute buffers that a graph needs on either side. None is taken; graphs that were placed lose their places.
  */
 strata_err engine_offload_need(struct engine_offload *o, struct ggml_cgraph *graph, size_t need[ENGINE_OFFLOAD_SIDES],
                                struct strata_errmsg *em);
-/* Takes compute buffers for a graph of n_tokens tokens, and room for graphs of up to n_nodes operations. EUNSUPPORTED
- * names an operation that neither side can compute there, ENOMEM tells how much is wanted. */
-strata_err engine_offload_reserve(struct engine_offload *o, struct ggml_cgraph *graph, size_t n_nodes,
+/* Takes compute buffers for a graph of n_tokens tokens that needs `need` bytes on the device, and room for graphs of up
+ * to n_nodes operations. EUNSUPPORTED names an operation that neither side can compute there, ENOMEM tells how much is
+ * wanted. */
+strata_err engine_offload_reserve(struct engine_offload *o, struct ggml_cgraph *graph, size_t need, size_t n_nodes,
                                   uint32_t n_tokens, struct strata_errmsg *em);
-/* Gives a new graph, one that was never placed, its places. */
+/* Gives a graph its places. */
 strata_err engine_offload_place(struct engine_offload *o, struct ggml_cgraph *graph, uint32_t n_tokens,
                                 struct strata_errmsg *em);
 enum ggml_status engine_offload_compute(struct engine_offload *o, struct ggml_cgraph *graph);
