@@ -125,11 +125,7 @@ static strata_err api_new(const struct api_options *o, struct api **out, struct 
     api->idle_timeout_s = or_default(o->idle_timeout_s, 60);
     api->send_timeout_s = or_default(o->send_timeout_s, 30);
     pthread_mutex_init(&api->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&api->idle, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&api->idle);
     *out = api;
     return STRATA_OK;
 }
@@ -166,9 +162,8 @@ uint16_t api_port(const struct api *api) {
 /* Answers see the flag within a second and end by themselves, with a last event to their clients. */
 static void wait_for_answers(struct api *api) {
     uint64_t end = clock_now_ns() + STOP_WAIT_S * CLOCK_NS_PER_S;
-    struct timespec ts = {.tv_sec = (time_t)(end / CLOCK_NS_PER_S), .tv_nsec = (long)(end % CLOCK_NS_PER_S)};
     pthread_mutex_lock(&api->lock);
-    while (api->active && pthread_cond_timedwait(&api->idle, &api->lock, &ts) == 0) continue;
+    while (api->active && clock_cond_wait(&api->idle, &api->lock, end)) continue;
     pthread_mutex_unlock(&api->lock);
 }
 

@@ -55,13 +55,10 @@ static void *watch_main(void *arg) {
     pthread_mutex_lock(&w->lock);
     while (!w->stop) {
         w->wake_ns = sweep(w);
-        if (w->wake_ns == UINT64_MAX) {
+        if (w->wake_ns == UINT64_MAX)
             pthread_cond_wait(&w->changed, &w->lock);
-        } else {
-            struct timespec ts = {.tv_sec = (time_t)(w->wake_ns / CLOCK_NS_PER_S),
-                                  .tv_nsec = (long)(w->wake_ns % CLOCK_NS_PER_S)};
-            pthread_cond_timedwait(&w->changed, &w->lock, &ts);
-        }
+        else
+            clock_cond_wait(&w->changed, &w->lock, w->wake_ns);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -71,12 +68,8 @@ strata_err api_watch_new(struct api_watch **out, struct strata_errmsg *em) {
     struct api_watch *w = calloc(1, sizeof *w);
     if (!w) return err_nomem(em, "the connection watch");
     w->wake_ns = UINT64_MAX;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&w->changed);
     int err = pthread_create(&w->thread, NULL, watch_main, w);
     if (err) {
         pthread_cond_destroy(&w->changed);

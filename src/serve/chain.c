@@ -24,21 +24,6 @@ const char *chain_stage_name(const struct stage *s, char out[CHAIN_NAME]) {
     return out;
 }
 
-/* Waits on a condition of CLOCK_MONOTONIC; false at the deadline. */
-static bool wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns) {
-    struct timespec ts = {.tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
-                          .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S)};
-    return pthread_cond_timedwait(cond, lock, &ts) != ETIMEDOUT;
-}
-
-static void cond_init(pthread_cond_t *cond) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* ---- struct gen ---- */
 
 void chain_job_delete(struct gen_job *job) {
@@ -75,7 +60,7 @@ static strata_err job_new(const struct chain *c, const struct gen_request *req, 
                           struct strata_errmsg *em) {
     struct gen_job *job = calloc(1, sizeof *job);
     if (!job) return err_nomem(em, "a request");
-    cond_init(&job->changed);
+    clock_cond_init(&job->changed);
     snprintf(job->id, sizeof job->id, "%s", req->id ? req->id : "");
     job->n_prompt = (uint32_t)req->n_prompt;
     job->max_tokens = req->max_tokens;
@@ -127,7 +112,7 @@ static strata_err next(struct gen *g, struct gen_job *job, uint64_t deadline_ns,
     pthread_mutex_lock(&c->lock);
     bool in_time = true;
     while (job->n_read == job->n_tokens && job->state != JOB_DONE && in_time)
-        in_time = wait_until(&job->changed, &c->lock, deadline_ns);
+        in_time = clock_cond_wait(&job->changed, &c->lock, deadline_ns);
     if (job->n_read < job->n_tokens) {
         *out = (struct gen_event){.kind = GEN_TOKEN, .token = job->tokens[job->n_read++]};
     } else if (job->state != JOB_DONE) {
@@ -298,7 +283,7 @@ strata_err chain_start(const struct chain_options *opt, struct chain **out, stru
     c->backoff_ms = CHAIN_BACKOFF_MIN_MS;
     c->pump_task = (struct wire_task){.fn = chain_pump, .ctx = c};
     pthread_mutex_init(&c->lock, NULL);
-    cond_init(&c->changed);
+    clock_cond_init(&c->changed);
     strata_err rc = copy_options(c, opt, em);
     if (!rc && opt->cache_blocks) rc = prefix_new(opt->cache_blocks, chain_forget_blocks, c, &c->prefix, em);
     if (!rc) rc = wire_tls_new(opt->key, &c->tls, em);
@@ -317,7 +302,7 @@ strata_err chain_wait(struct chain *c, uint64_t deadline_ns, struct strata_errms
     bool in_time = true;
     pthread_mutex_lock(&c->lock);
     while (!c->stood && c->state != CHAIN_DEGRADED && c->state != CHAIN_STOPPED && in_time)
-        in_time = wait_until(&c->changed, &c->lock, deadline_ns);
+        in_time = clock_cond_wait(&c->changed, &c->lock, deadline_ns);
     if (!c->stood && !c->em.text[0]) {
         rc = err_set(em, STRATA_ETIMEOUT, "the chain is still being built");
     } else if (!c->stood) {

@@ -321,8 +321,10 @@ static void on_token(struct stage *s, const struct wire_token *t) {
     pthread_mutex_lock(&c->lock);
     job->tokens[job->n_tokens++] = t->id;
     job->finish = t->flags & WIRE_TOKEN_EOG ? GEN_FINISH_STOP : GEN_FINISH_LENGTH;
-    pthread_cond_broadcast(&job->changed);
     pthread_mutex_unlock(&c->lock);
+    /* Not under the lock, which those who wake want at once. The job stays: it is active, and only this thread ends it.
+     */
+    pthread_cond_broadcast(&job->changed);
     keep_prefix(c, job, t->pos);
     if (!(t->flags & WIRE_TOKEN_FINAL)) return;
     log_event(c->opt.log, LOG_LEVEL_DEBUG, "request-end", "id=%s seq=%u tokens=%u seconds=%.3f", job->id, job->seq,

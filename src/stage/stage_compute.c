@@ -126,9 +126,10 @@ static void process(struct stage_compute *c, struct stage_item *it) {
  */
 static void idle(void *arg) {
     struct stage_compute *c = arg;
-    if (pthread_equal(pthread_self(), c->self)) stage_run_forward(c);
+    bool leads = pthread_equal(pthread_self(), c->self);
+    if (leads) stage_run_forward(c);
     stage_run_tell(c);
-    stage_queue_wait(c->queue);
+    stage_queue_wait(c->queue, leads ? c->loop : NULL);
 }
 
 static void *compute_main(void *arg) {
@@ -170,11 +171,13 @@ static void compute_free(struct stage_compute *c) {
     free(c);
 }
 
-strata_err stage_compute_start(const struct stage_backend *backend, const struct stage_compute_events *events,
-                               const struct log *log, struct stage_compute **out, struct strata_errmsg *em) {
+strata_err stage_compute_start(const struct stage_backend *backend, struct wire_loop *loop,
+                               const struct stage_compute_events *events, const struct log *log,
+                               struct stage_compute **out, struct strata_errmsg *em) {
     struct stage_compute *c = calloc(1, sizeof *c);
     if (!c) return err_nomem(em, "a stage");
     c->backend = *backend;
+    c->loop = loop;
     c->events = *events;
     c->log = log;
     pthread_mutex_init(&c->lock, NULL);
@@ -192,6 +195,7 @@ bool stage_compute_stop(struct stage_compute *c, uint32_t max_ms) {
     struct timespec until;
     if (!c) return true;
     stage_queue_quit(c->queue);
+    wire_loop_wake(c->loop);
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += max_ms / 1000;
     until.tv_nsec += (long)(max_ms % 1000) * 1000000;

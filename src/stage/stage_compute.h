@@ -25,8 +25,10 @@ struct stage_compute_events {
     void *ctx;
 };
 
-strata_err stage_compute_start(const struct stage_backend *backend, const struct stage_compute_events *events,
-                               const struct log *log, struct stage_compute **out, struct strata_errmsg *em);
+/* While there is no work the thread runs the loop, which must outlive it: it is the one to whom frames bring some. */
+strata_err stage_compute_start(const struct stage_backend *backend, struct wire_loop *loop,
+                               const struct stage_compute_events *events, const struct log *log,
+                               struct stage_compute **out, struct strata_errmsg *em);
 /* Ends the thread after the work in hand. False when that takes longer than max_ms: the thread and *c then live on. */
 bool stage_compute_stop(struct stage_compute *c, uint32_t max_ms);
 

@@ -26,6 +26,7 @@ struct stage_output {
 
 struct stage_compute {
     struct stage_backend backend;
+    struct wire_loop *loop; /* borrowed */
     struct stage_compute_events events;
     const struct log *log;
     pthread_t thread;

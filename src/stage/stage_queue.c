@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { MAX_ITEMS = 1 << 20, FULL_ITEMS = 64 };
+enum { MAX_ITEMS = 1 << 20, FULL_ITEMS = 64, LOOP_MS = 1000 };
 #define FULL_BYTES ((size_t)32 << 20)
 #define AWAKE_NS (CLOCK_NS_PER_MS / 2)
 
@@ -118,20 +118,39 @@ bool stage_queue_pop(struct stage_queue *q, struct stage_item *out, bool *room) 
     return any;
 }
 
+static bool is_idle(const struct stage_queue *q) {
+    return q->n == 0 && !q->quit;
+}
+
 /*
  * A processor without work is halted, and in a virtual machine it takes a tenth of a millisecond to come back: what
  * a hand-over to another stage on the same processors takes in all. So a thread that has nothing to do lets
  * others have its processor for longer than that before it sleeps.
  */
-static void stay_awake(const struct stage_queue *q) {
-    uint64_t begin = clock_now_ns();
-    while (q->n == 0 && !q->quit && clock_now_ns() - begin < AWAKE_NS) sched_yield();
+static void stay_awake(const struct stage_queue *q, uint64_t begin, struct wire_loop *loop) {
+    while (is_idle(q) && clock_now_ns() - begin < AWAKE_NS) {
+        if (loop) wire_loop_turn(loop, 0);
+        sched_yield();
+    }
 }
 
-void stage_queue_wait(struct stage_queue *q) {
-    stay_awake(q);
+/* Items come out of the loop: who waits for them runs it, and is woken by the frame itself. Not for ever, because the
+ * loop's own thread has to look now and then whether we are still here. */
+static void wait_in_loop(struct stage_queue *q, struct wire_loop *loop) {
+    uint64_t begin = clock_now_ns();
+    wire_loop_take(loop);
+    stay_awake(q, begin, loop);
+    while (is_idle(q) && clock_now_ns() - begin < LOOP_MS * CLOCK_NS_PER_MS) wire_loop_turn(loop, LOOP_MS);
+    wire_loop_give(loop, !is_idle(q));
+}
+
+void stage_queue_wait(struct stage_queue *q, struct wire_loop *loop) {
+    if (loop)
+        wait_in_loop(q, loop);
+    else
+        stay_awake(q, clock_now_ns(), NULL);
     pthread_mutex_lock(&q->lock);
-    while (q->n == 0 && !q->quit) pthread_cond_wait(&q->work, &q->lock);
+    while (is_idle(q)) pthread_cond_wait(&q->work, &q->lock);
     pthread_mutex_unlock(&q->lock);
 }
 

@@ -48,9 +48,10 @@ void stage_queue_free(struct stage_queue *q);
 strata_err stage_queue_push(struct stage_queue *q, struct stage_item *it, bool *full, struct strata_errmsg *em);
 /* The next item, if there is one. *room: there is room again after a push had told that the queue is full. */
 bool stage_queue_pop(struct stage_queue *q, struct stage_item *out, bool *room);
-/* Sleeps until there is an item, or stage_queue_quit was called. Several threads may. */
-void stage_queue_wait(struct stage_queue *q);
-/* Ends all waits, now and later. */
+/* Sleeps until there is an item, or stage_queue_quit was called. Several threads may; one of them can run the loop that
+ * the items come from meanwhile (NULL: none). */
+void stage_queue_wait(struct stage_queue *q, struct wire_loop *loop);
+/* Ends all waits, now and later. Who waits in a loop needs wire_loop_wake after it. */
 void stage_queue_quit(struct stage_queue *q);
 bool stage_queue_quitting(struct stage_queue *q);
 /* Throws away all items. */

@@ -324,7 +324,7 @@ strata_err stage_server_start(const struct stage_server_options *opt, struct sta
     if (!rc) rc = wire_tls_new(opt->key, &s->tls, em);
     if (!rc) rc = wire_listen_open(&opt->listen, &s->listen_fd, &s->addr, em);
     if (!rc) rc = wire_loop_start(&s->loop, em);
-    if (!rc) rc = stage_compute_start(&s->backend, &events, s->log, &s->compute, em);
+    if (!rc) rc = stage_compute_start(&s->backend, s->loop, &events, s->log, &s->compute, em);
     if (!rc) {
         wire_loop_call(s->loop, start_on_loop, s);
         rc = s->start_rc;

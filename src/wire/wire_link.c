@@ -374,7 +374,6 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *res)
 
 static strata_err link_new(struct wire_loop *loop, struct wire_tls *tls, const struct wire_link_options *opt,
                            struct wire_link **out, struct strata_errmsg *em) {
-    pthread_condattr_t attr;
     struct wire_link *l = calloc(1, sizeof *l);
     if (!l) return err_nomem(em, "a connection");
     l->loop = loop;
@@ -386,10 +385,7 @@ static strata_err link_new(struct wire_loop *loop, struct wire_tls *tls, const s
     /* One reference for the owner, one for the timer handle. */
     atomic_init(&l->refs, 2);
     pthread_mutex_init(&l->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->room, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&l->room);
     l->wake = (struct wire_task){.fn = on_wake, .ctx = l};
     uv_timer_init(wire_loop_uv(loop), &l->timer);
     l->timer.data = l;

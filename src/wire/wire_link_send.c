@@ -88,9 +88,7 @@ static strata_err wait_for_room(struct wire_link *l, size_t len, uint64_t deadli
     strata_err rc = usable(l, em);
     struct strata_errmsg why;
     while (!rc && l->out_len > 0 && l->out_len + len > l->opt.max_pending) {
-        struct timespec ts = {.tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
-                              .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S)};
-        if (deadline_ns == 0 || pthread_cond_timedwait(&l->room, &l->lock, &ts) == ETIMEDOUT) {
+        if (deadline_ns == 0 || !clock_cond_wait(&l->room, &l->lock, deadline_ns)) {
             rc =
                 err_set(&why, STRATA_ETIMEOUT, "the other side does not take what is sent: %zu bytes wait", l->out_len);
             break_link(l, &why);

@@ -1,21 +1,29 @@
 /* The loop thread and its buffer pool. See wire_loop.h. Owns the thread, the task queue and the idle buffers. */
 #include "wire/wire_loop.h"
 
+#include "base/clock.h"
+
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* How long the loop's thread leaves the loop to one that has given it back: longer than such a one is usually away. */
+enum { AWAY_MS = 20 };
 enum { POOL_MAX_BUFFERS = 16, POOL_MAX_BYTES = 64 << 20, MIN_BUFFER = 4096 };
 
 struct wire_loop {
     uv_loop_t uv;
     uv_async_t wake;
     pthread_t thread;
-    pthread_mutex_t lock; /* tasks, stopping, pool */
-    pthread_cond_t called;
+    pthread_mutex_t turn; /* held by the thread that runs the loop; taken before `lock` */
+    pthread_mutex_t lock; /* what follows */
+    pthread_cond_t called, due;
     struct wire_task *head, **tail;
     bool stopping;
+    bool taken;          /* another thread runs the loop */
+    uint64_t returns_ns; /* until then it is expected back */
     struct wire_buf *pool;
     size_t pool_count, pool_bytes;
 };
@@ -40,10 +48,67 @@ static void run_tasks(uv_async_t *handle) {
     if (stop && !uv_is_closing((uv_handle_t *)&loop->wake)) uv_close((uv_handle_t *)&loop->wake, NULL);
 }
 
+/* Under `turn`. Returns for how long there will be nothing to do unless a socket is ready or a task comes: ms, -1 for
+ * ever. False: nothing is open any more. */
+static bool run_ready(struct wire_loop *loop, int *quiet_ms) {
+    bool open = uv_run(&loop->uv, UV_RUN_NOWAIT) != 0;
+    *quiet_ms = uv_backend_timeout(&loop->uv);
+    return open;
+}
+
+/* libuv watches its sockets through one descriptor, so that others can wait for it. */
+static void wait_ready(struct wire_loop *loop, int max_ms) {
+    struct pollfd fd = {.fd = uv_backend_fd(&loop->uv), .events = POLLIN};
+    poll(&fd, 1, max_ms);
+}
+
+/* Until nobody else runs the loop or is expected back soon. While somebody does, it looks again now and then: those who
+ * come and go for every token shall not have to wake this thread each time. */
+static void keep_away(struct wire_loop *loop) {
+    pthread_mutex_lock(&loop->lock);
+    for (;;) {
+        uint64_t now = clock_now_ns();
+        bool expected = !loop->head && !loop->stopping && now < loop->returns_ns;
+        if (!loop->taken && !expected) break;
+        clock_cond_wait(&loop->due, &loop->lock, loop->taken ? now + AWAY_MS * CLOCK_NS_PER_MS : loop->returns_ns);
+    }
+    pthread_mutex_unlock(&loop->lock);
+}
+
 static void *loop_main(void *arg) {
     struct wire_loop *loop = arg;
-    uv_run(&loop->uv, UV_RUN_DEFAULT);
+    bool open = true;
+    while (open) {
+        int quiet_ms = 0;
+        keep_away(loop);
+        if (pthread_mutex_trylock(&loop->turn)) continue; /* taken just now */
+        open = run_ready(loop, &quiet_ms);
+        pthread_mutex_unlock(&loop->turn);
+        if (open) wait_ready(loop, quiet_ms);
+    }
     return NULL;
+}
+
+void wire_loop_take(struct wire_loop *loop) {
+    pthread_mutex_lock(&loop->lock);
+    loop->taken = true;
+    pthread_mutex_unlock(&loop->lock);
+    pthread_mutex_lock(&loop->turn);
+}
+
+void wire_loop_turn(struct wire_loop *loop, uint32_t max_ms) {
+    int quiet_ms = uv_backend_timeout(&loop->uv);
+    if (max_ms) wait_ready(loop, quiet_ms < 0 || (uint32_t)quiet_ms > max_ms ? (int)max_ms : quiet_ms);
+    run_ready(loop, &quiet_ms);
+}
+
+void wire_loop_give(struct wire_loop *loop, bool returns) {
+    pthread_mutex_unlock(&loop->turn);
+    pthread_mutex_lock(&loop->lock);
+    loop->taken = false;
+    loop->returns_ns = returns ? clock_now_ns() + AWAY_MS * CLOCK_NS_PER_MS : 0;
+    if (!returns || loop->head) pthread_cond_signal(&loop->due);
+    pthread_mutex_unlock(&loop->lock);
 }
 
 /* Signals are for the main thread: a handler that runs here would leave it asleep. */
@@ -56,12 +121,22 @@ static int start_thread(struct wire_loop *loop) {
     return rc;
 }
 
+static void loop_free(struct wire_loop *loop) {
+    pthread_mutex_destroy(&loop->turn);
+    pthread_mutex_destroy(&loop->lock);
+    pthread_cond_destroy(&loop->called);
+    pthread_cond_destroy(&loop->due);
+    free(loop);
+}
+
 strata_err wire_loop_start(struct wire_loop **out, struct strata_errmsg *em) {
     struct wire_loop *loop = calloc(1, sizeof *loop);
     if (!loop) return err_nomem(em, "an event loop");
     loop->tail = &loop->head;
+    pthread_mutex_init(&loop->turn, NULL);
     pthread_mutex_init(&loop->lock, NULL);
     pthread_cond_init(&loop->called, NULL);
+    clock_cond_init(&loop->due);
     int rc = uv_loop_init(&loop->uv);
     if (rc) goto fail;
     rc = uv_async_init(&loop->uv, &loop->wake, run_tasks);
@@ -80,9 +155,7 @@ strata_err wire_loop_start(struct wire_loop **out, struct strata_errmsg *em) {
     *out = loop;
     return STRATA_OK;
 fail:
-    pthread_mutex_destroy(&loop->lock);
-    pthread_cond_destroy(&loop->called);
-    free(loop);
+    loop_free(loop);
     return err_set(em, STRATA_EIO, "cannot start an event loop: %s", uv_strerror(rc));
 }
 
@@ -91,6 +164,7 @@ void wire_loop_stop(struct wire_loop *loop) {
     pthread_mutex_lock(&loop->lock);
     loop->stopping = true;
     uv_async_send(&loop->wake);
+    pthread_cond_signal(&loop->due);
     pthread_mutex_unlock(&loop->lock);
     pthread_join(loop->thread, NULL);
     uv_loop_close(&loop->uv);
@@ -100,9 +174,11 @@ void wire_loop_stop(struct wire_loop *loop) {
         free(b->data);
         free(b);
     }
-    pthread_mutex_destroy(&loop->lock);
-    pthread_cond_destroy(&loop->called);
-    free(loop);
+    loop_free(loop);
+}
+
+void wire_loop_wake(struct wire_loop *loop) {
+    uv_async_send(&loop->wake);
 }
 
 uv_loop_t *wire_loop_uv(struct wire_loop *loop) {
@@ -116,6 +192,7 @@ static void post_locked(struct wire_loop *loop, struct wire_task *task) {
     *loop->tail = task;
     loop->tail = &task->next;
     uv_async_send(&loop->wake);
+    if (!loop->taken) pthread_cond_signal(&loop->due);
 }
 
 void wire_loop_post(struct wire_loop *loop, struct wire_task *task) {

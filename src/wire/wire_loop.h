@@ -15,6 +15,10 @@
 #include <stdint.h>
 #include <uv.h>
 
+/*
+ * A thread that waits for something that comes with an event can run the loop itself meanwhile: then it is the one that
+ * the event wakes. "Loop thread" means, here and elsewhere, whoever runs the loop: one at a time.
+ */
 struct wire_loop;
 
 /* Embedded in the object that it works for. Posting a task that waits to run already does nothing more. */
@@ -31,6 +35,16 @@ uv_loop_t *wire_loop_uv(struct wire_loop *loop);
 /* The task must stay alive until it has run, or until wire_loop_stop returns. */
 void wire_loop_post(struct wire_loop *loop, struct wire_task *task);
 void wire_loop_call(struct wire_loop *loop, void (*fn)(void *ctx), void *ctx);
+
+/* A thread other than the loop's own, and not from a callback: from wire_loop_take on it alone runs the loop, by calls
+ * of wire_loop_turn, each of which waits for events for up to max_ms and then runs what is ready. */
+void wire_loop_take(struct wire_loop *loop);
+void wire_loop_turn(struct wire_loop *loop, uint32_t max_ms);
+/* Ends that. `returns`: this thread will be back, most likely within 20 ms; until then events wait (tasks do not), and
+ * when it is later, the loop's own thread takes over. */
+void wire_loop_give(struct wire_loop *loop, bool returns);
+/* Makes a wire_loop_turn that waits, or the next one, return. Any thread. */
+void wire_loop_wake(struct wire_loop *loop);
 
 /* A payload buffer. Released ones are kept for the next frame, so that a steady stream allocates nothing. */
 struct wire_buf {

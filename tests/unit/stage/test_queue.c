@@ -221,7 +221,7 @@ static void test_refuses(void **state) {
 static atomic_uint woken;
 
 static void *wait_once(void *arg) {
-    stage_queue_wait(q);
+    stage_queue_wait(q, NULL);
     atomic_fetch_add(&woken, 1);
     return arg;
 }
@@ -243,9 +243,9 @@ static void test_quit(void **state) {
     expect_woken(4);
     for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
     assert_true(stage_queue_quitting(q));
-    stage_queue_wait(q); /* at once, now and later */
+    stage_queue_wait(q, NULL); /* at once, now and later */
     push_quietly(STAGE_ITEM_FORGET, 1, 0);
-    stage_queue_wait(q);
+    stage_queue_wait(q, NULL);
     pop(1);
     stage_queue_clear(q);
     assert_true(stage_queue_quitting(q));
@@ -261,8 +261,64 @@ static void test_item_wakes(void **state) {
     push_quietly(STAGE_ITEM_FORGET, 1, 0); /* an item that nobody takes wakes everybody */
     expect_woken(3);
     for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
-    stage_queue_wait(q); /* there is one */
+    stage_queue_wait(q, NULL); /* there is one */
     pop(1);
+}
+
+/* ---- a wait that runs the loop ---- */
+
+static void push_from_loop(void *ctx) {
+    (void)ctx;
+    usleep(1000);
+    push_quietly(STAGE_ITEM_FORGET, 1, 0);
+}
+
+static void quit_from_loop(void *ctx) {
+    (void)ctx;
+    stage_queue_quit(q);
+}
+
+static void *wait_in_loop(void *arg) {
+    stage_queue_wait(q, loop);
+    atomic_fetch_add(&woken, 1);
+    return arg;
+}
+
+static void start_wait(pthread_t *t, useconds_t us) {
+    atomic_store(&woken, 0);
+    assert_int_equal(pthread_create(t, NULL, wait_in_loop, NULL), 0);
+    usleep(us);
+    assert_int_equal(atomic_load(&woken), 0);
+}
+
+/* Waits of all lengths: it is awake, it sleeps in the loop, it has given the loop back. */
+static void test_waits_in_loop(void **state) {
+    static const useconds_t us[] = {0, 200, 20000, 1500000};
+    pthread_t t;
+    (void)state;
+    for (size_t i = 0; i < sizeof us / sizeof us[0]; i++) {
+        struct wire_task task = {.fn = push_from_loop};
+        start_wait(&t, us[i]);
+        wire_loop_post(loop, &task);
+        expect_woken(1);
+        pthread_join(t, NULL);
+        pop(1);
+    }
+    start_wait(&t, 20000);
+    stage_queue_quit(q);
+    wire_loop_wake(loop);
+    expect_woken(1);
+    pthread_join(t, NULL);
+    wait_in_loop(NULL); /* at once, now and later */
+}
+
+static void test_quits_in_loop(void **state) {
+    pthread_t t;
+    (void)state;
+    start_wait(&t, 20000);
+    wire_loop_call(loop, quit_from_loop, NULL);
+    expect_woken(1);
+    pthread_join(t, NULL);
 }
 
 enum { STREAM = 200000 };
@@ -293,7 +349,7 @@ static void test_stream(void **state) {
     while (next < STREAM) {
         struct stage_item it;
         bool room;
-        stage_queue_wait(q);
+        stage_queue_wait(q, NULL);
         while (stage_queue_pop(q, &it, &room)) {
             assert_int_equal(it.frame.seq, next);
             stage_item_deinit(&it);
@@ -316,7 +372,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_order),      T(test_full_of_items), T(test_full_is_asked_for), T(test_full_of_bytes),
         T(test_cancels),    T(test_clear),         T(test_refuses),           T(test_quit),
-        T(test_item_wakes), T(test_stream),
+        T(test_item_wakes), T(test_stream),        T(test_waits_in_loop),     T(test_quits_in_loop),
     };
     stage_queue_free(NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
