@@ -140,30 +140,48 @@ void sampler_accept(struct sampler *s, int32_t token) {
     s->ring_at = (s->ring_at + 1) % s->p.repeat_last_n;
 }
 
-/* The highest logit, the lowest id on a tie; false when some value is not finite. Four lanes keep the pass short. */
-static bool find_best(const float *logits, uint32_t n, uint32_t *best) {
-    float top[4] = {logits[0], logits[0], logits[0], logits[0]}, poison = 0;
-    uint32_t at[4] = {0, 0, 0, 0}, i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (uint32_t j = 0; j < 4; j++) {
-            float v = logits[i + j];
-            poison += v * 0.0f; /* 0, unless v is infinite or NaN */
-            if (v > top[j]) {
-                top[j] = v;
-                at[j] = i + j;
-            }
+/* Four numbers at once: the compilers turn operations on these types into single instructions. */
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_mask __attribute__((vector_size(16)));
+enum { BLOCK = 256, QUADS = 4 };
+
+/* The highest of BLOCK numbers. Adds to *poison, which is 0 then unless one of them is infinite or NaN. Four quads keep
+ * the processor busy: a vocabulary is up to several hundred thousand numbers for each token. */
+static float highest(const float *x, float *poison) {
+    quad top[QUADS], v, bad = {0};
+    memcpy(top, x, sizeof top);
+    for (uint32_t i = 0; i < BLOCK; i += 4 * QUADS)
+        for (uint32_t j = 0; j < QUADS; j++) {
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            bad += v * 0.0f;
+            quad_mask more = v > top[j];
+            top[j] = (quad)((more & (quad_mask)v) | (~more & (quad_mask)top[j]));
         }
+    float m = top[0][0];
+    for (uint32_t j = 0; j < 4 * QUADS; j++)
+        if (top[j / 4][j % 4] > m) m = top[j / 4][j % 4];
+    for (uint32_t j = 0; j < 4; j++) *poison += bad[j];
+    return m;
+}
+
+/* The highest logit, the lowest id on a tie; false when some value is not finite. */
+static bool find_best(const float *logits, uint32_t n, uint32_t *best) {
+    float top = logits[0], poison = 0;
+    uint32_t at = 0, i = 0; /* at: where the block begins that top is in, or top itself */
+    for (; i + BLOCK <= n; i += BLOCK) {
+        float m = highest(logits + i, &poison);
+        if (!(m > top)) continue;
+        top = m;
+        at = i;
+    }
     for (; i < n; i++) {
         poison += logits[i] * 0.0f;
-        if (logits[i] > top[0]) {
-            top[0] = logits[i];
-            at[0] = i;
-        }
+        if (!(logits[i] > top)) continue;
+        top = logits[i];
+        at = i;
     }
-    uint32_t b = at[0];
-    for (int j = 1; j < 4; j++)
-        if (logits[at[j]] > logits[b] || (logits[at[j]] == logits[b] && at[j] < b)) b = at[j];
-    *best = b;
+    while (at + 1 < n && logits[at] != top) at++;
+    *best = at;
     return poison == 0;
 }
 

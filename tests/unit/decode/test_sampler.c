@@ -49,6 +49,33 @@ static void test_greedy(void **state) {
     }
 }
 
+enum { MANY = 1100 };
+
+/* Vocabularies of every size, few different logits so that most are ties, and a value that is none in every place. */
+static void test_greedy_sizes(void **state) {
+    static const float none[] = {NAN, INFINITY, -INFINITY};
+    static float l[MANY];
+    (void)state;
+    for (uint32_t n = 1; n <= MANY; n += n < 600 ? 1 : 97) {
+        struct sampler *s = make(sampler_defaults(), n);
+        struct strata_errmsg em;
+        uint32_t want = 0;
+        int32_t token;
+        for (uint32_t i = 0; i < n; i++) {
+            l[i] = (float)((i * 2654435761u + n * 40503u) >> 20 & 255) - 200;
+            if (l[i] > l[want]) want = i;
+        }
+        assert_int_equal(pick(s, l), want);
+        for (uint32_t bad = n > 600 ? 0 : n - 1; bad < n; bad++) {
+            float was = l[bad];
+            l[bad] = none[bad % 3];
+            assert_int_equal(sampler_pick(s, l, &token, &em), STRATA_EINTERNAL);
+            l[bad] = was;
+        }
+        sampler_free(s);
+    }
+}
+
 /* Which ids can come out at all: draws many times and compares the set. */
 static void check_set(struct sampler_params p, const float *logits, uint32_t n, const char *want) {
     char got[32] = "";
@@ -271,10 +298,15 @@ static void test_large(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_seed),
-        cmocka_unit_test(test_penalty),      cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_large),        cmocka_unit_test(test_stream_is_fixed),
+        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_greedy_sizes),
+        cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_penalty),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_stream_is_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
