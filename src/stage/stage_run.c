@@ -68,8 +68,10 @@ static strata_err send_next(struct stage_compute *c, const struct wire_frame *f,
     return err_prefix(em, "the link to the next stage");
 }
 
+/* Both links can fail: a request that has ended with the first is not reported for the second. */
 static void fault_tokens(struct stage_compute *c, const struct strata_errmsg *em) {
-    for (uint32_t i = 0; i < c->out.n_tokens; i++) stage_run_fault(c, c->out.token[i].seq, em);
+    for (uint32_t i = 0; i < c->out.n_tokens; i++)
+        if (stage_requests_find(&c->requests, c->out.token[i].seq)) stage_run_fault(c, c->out.token[i].seq, em);
 }
 
 static void forward_rows(struct stage_compute *c) {
