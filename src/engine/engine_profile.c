@@ -107,14 +107,9 @@ static uint64_t experts_used(const struct ggml_tensor *ids, int64_t n_expert) {
     return used;
 }
 
-/* The operation that a tensor is the result of, whoever computes it. */
-static enum ggml_op op_of(const struct ggml_tensor *t) {
-    return !model_rows_made(t) ? t->op : t->src[2] ? GGML_OP_MUL_MAT_ID : GGML_OP_MUL_MAT;
-}
-
 static void work_of(const struct ggml_tensor *t, struct engine_profile_row *r) {
     const struct ggml_tensor *a = t->src[0];
-    switch (op_of(t)) {
+    switch (model_rows_op(t)) {
     case GGML_OP_MUL_MAT:
         r->bytes = rows_bytes(a);
         r->flops = 2.0 * (double)ggml_nelements(t) * (double)a->ne[0];
@@ -172,14 +167,15 @@ static strata_err note(struct engine_profile *p, const struct ggml_tensor *t, ui
     char op[ENGINE_PROFILE_NAME], matrix[ENGINE_PROFILE_NAME];
     uint64_t launch = ns < p->one_launch_ns ? ns : p->one_launch_ns;
     struct engine_profile_row one = {.ns = ns - launch};
-    bool product = (op_of(t) == GGML_OP_MUL_MAT || op_of(t) == GGML_OP_MUL_MAT_ID) && is_weight(t->src[0]);
+    enum ggml_op kind = model_rows_op(t);
+    bool product = (kind == GGML_OP_MUL_MAT || kind == GGML_OP_MUL_MAT_ID) && is_weight(t->src[0]);
     work_of(t, &one);
     if (product) {
         const char *type = ggml_type_name(t->src[0]->type);
-        snprintf(op, sizeof op, "%s %s", ggml_op_name(op_of(t)), type);
+        snprintf(op, sizeof op, "%s %s", ggml_op_name(kind), type);
         snprintf(matrix, sizeof matrix, "%.48s %s", part_name(t->src[0]->name), type);
     } else {
-        snprintf(op, sizeof op, "%s", ggml_op_desc(t));
+        snprintf(op, sizeof op, "%s", kind == t->op ? ggml_op_desc(t) : ggml_op_name(kind));
     }
     struct engine_profile_row *by_op = row_of(&p->by_op, op), *by_layer = row_of(&p->by_layer, t->name);
     struct engine_profile_row *by_matrix = product ? row_of(&p->by_matrix, matrix) : NULL;

@@ -190,8 +190,10 @@ struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struc
     return make(ctx, k, (struct ggml_tensor *[]){w, x, ids}, ids->ne[0], ids->ne[1]);
 }
 
-bool model_rows_made(const struct ggml_tensor *t) {
-    return t->op == GGML_OP_CUSTOM && t->type == GGML_TYPE_F32; /* else converted vectors */
+enum ggml_op model_rows_op(const struct ggml_tensor *t) {
+    if (t->op != GGML_OP_CUSTOM) return t->op;
+    if (t->type != GGML_TYPE_F32) return GGML_OP_CPY;
+    return t->src[2] ? GGML_OP_MUL_MAT_ID : GGML_OP_MUL_MAT;
 }
 
 size_t model_rows_overhead(void) {

@@ -38,6 +38,15 @@ class Profile(unittest.TestCase):
             self.assertEqual(sum(row["count"] for row in decode[table]), decode["operations"])
         self.assertEqual(sum(row["bytes"] for row in decode["by_layer"]), decode["bytes"])
 
+    def test_names_of_ggml(self):
+        """Operations of our own stand for some of ggml's, and are shown as these: conversions of vectors too."""
+        model = common.generated(layers=2, embd=128, ff=256, quantize="q5_0")
+        done = common.run("run", model, "--ids", "-p", " ".join(["5"] * 40), "-n", 2, "-t", 1, "--profile")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"MUL_MAT q5_0", done.stderr)
+        self.assertIn(b"CPY", done.stderr)
+        self.assertNotIn(b"CUSTOM", done.stderr)
+
     def test_logits(self):
         model, out = common.generated(layers=3), os.path.join(common.WORK, "profiled.f32")
         results = []

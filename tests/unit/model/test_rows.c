@@ -97,9 +97,10 @@ static bool matrix(const struct model_backend *b, enum ggml_type type, int64_t n
     p.ours = model_rows_multiply(p.ctx, &b->rows, p.w, p.x, apart);
     bool made = p.ours != NULL;
     if (made) {
-        assert_true(model_rows_made(p.ours));
+        assert_int_equal(p.ours->op, GGML_OP_CUSTOM);
+        assert_int_equal(model_rows_op(p.ours), GGML_OP_MUL_MAT);
         p.theirs = apart ? one_by_one(p.ctx, p.w, p.x) : ggml_mul_mat(p.ctx, p.w, p.x);
-        assert_false(model_rows_made(p.theirs));
+        assert_int_equal(model_rows_op(p.theirs), p.theirs->op);
         compare(&p, b, apart ? "columns apart" : "columns");
     }
     end(&p);
@@ -114,6 +115,7 @@ static bool experts(const struct model_backend *b, enum ggml_type type, int64_t 
     p.ours = model_rows_multiply_id(p.ctx, &b->rows, p.w, p.x, p.ids, false);
     bool made = p.ours != NULL;
     if (made) {
+        assert_int_equal(model_rows_op(p.ours), GGML_OP_MUL_MAT_ID);
         p.theirs = ggml_mul_mat_id(p.ctx, p.w, p.x, p.ids);
         compare(&p, b, "experts");
     }
