@@ -136,7 +136,7 @@ def contestants(args, model, threads, what):
     prompt, n, steps = lengths(args, model, threads)
     common = [args.strata, "bench", model.path, "-t", threads, "--json"]
     # Both compute a prompt before they measure. Of those that they measure the last does not count: the other one may have ended by then.
-    prompts = 3 if model.size < 0.3 else 2
+    prompts = 3
     ours = {"prefill": ["-p", prompt, "-n", 0, "--batch", 0, "-r", prompts],
             "decode": ["-p", 0, "-n", n, "--batch", 0, "-r", 1],
             "batch": ["-p", 0, "-n", 0, "--batch", 8, "--steps", steps, "-r", 1]}[what]
