@@ -60,7 +60,7 @@ help:
 ## make fuzz       fuzz targets for FUZZ_SECONDS (60) each, on the committed corpora
 ## make faults     package operations with every allocation, write, flush and rename failing in turn
 ## make bench      speed beside llama.cpp, one table
-## make bench-engine  the engine beside llama.cpp: decode, prefill, batches, stages, loading; 12 minutes (BENCH=--quick: 2)
+## make bench-engine  the engine beside llama.cpp: decode, prefill, batches, stages, loading; half an hour (BENCH=--quick: 2 minutes)
 ## make bench-text   tokenizer speed beside llama.cpp, one table
 ## make bench-package  writing, checking and inspecting packages beside cp and sha256sum, one table (12 GB of disk)
 ## make lint       formatting, static analysis, -Werror builds with gcc and clang

@@ -123,9 +123,7 @@ static strata_err reserve_offload(struct engine_graphs *g, const struct worst *w
         struct engine_graph s = {.ctx = NULL};
         if (w->need[i] == 0) continue;
         strata_err rc = build(g, &w->shape[i], NULL, &s, em);
-        if (!rc)
-            rc =
-                engine_offload_reserve(&g->offload, s.b.graph, w->need[ENGINE_OFFLOAD_DEVICE], nodes, s.b.n_tokens, em);
+        if (!rc) rc = engine_offload_reserve(&g->offload, s.b.graph, g->device_scratch, nodes, s.b.n_tokens, em);
         drop(&s);
         if (rc) return rc;
     }

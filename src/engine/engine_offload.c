@@ -12,6 +12,17 @@ static size_t count_tensors(struct ggml_context *ctx) {
     return n;
 }
 
+bool engine_offload_computes(const struct ggml_tensor *t) {
+    switch (t->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_VIEW:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE: return false;
+    default: return true;
+    }
+}
+
 void engine_offload_init(struct engine_offload *o, const struct model_backend *backend, const struct model *model,
                          const struct model_state *state) {
     *o = (struct engine_offload){.backend = backend,
@@ -22,17 +33,6 @@ void engine_offload_deinit(struct engine_offload *o) {
     if (o->sched) ggml_backend_sched_free(o->sched);
     o->sched = NULL;
     o->capacity = 0;
-}
-
-static bool is_computed(const struct ggml_tensor *t) {
-    switch (t->op) {
-    case GGML_OP_NONE:
-    case GGML_OP_VIEW:
-    case GGML_OP_RESHAPE:
-    case GGML_OP_PERMUTE:
-    case GGML_OP_TRANSPOSE: return false;
-    default: return true;
-    }
 }
 
 /* An operation that writes into the state must be computed where that lies. */
@@ -74,7 +74,7 @@ static strata_err prepare(struct engine_offload *o, struct ggml_cgraph *graph, s
     strata_err rc = STRATA_OK;
     for (int i = 0; i < ggml_graph_n_nodes(graph) && !rc; i++) {
         const struct ggml_tensor *t = ggml_graph_node(graph, i);
-        if (is_computed(t)) rc = check_operation(o, t, em);
+        if (engine_offload_computes(t)) rc = check_operation(o, t, em);
     }
     return rc ? rc : make_room(o, n_nodes, em);
 }
@@ -110,7 +110,7 @@ static void count_operations(struct engine_offload *o, struct ggml_cgraph *graph
     o->ops = o->host_ops = 0;
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
         struct ggml_tensor *t = ggml_graph_node(graph, i);
-        if (!is_computed(t)) continue;
+        if (!engine_offload_computes(t)) continue;
         o->ops++;
         if (ggml_backend_sched_get_tensor_backend(o->sched, t) == o->backend->host) o->host_ops++;
     }

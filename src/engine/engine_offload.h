@@ -24,6 +24,9 @@ struct engine_offload {
     uint32_t ops, host_ops;
 };
 
+/* Whether a tensor of a graph is computed, and not only another way to look at one. */
+bool engine_offload_computes(const struct ggml_tensor *t);
+
 void engine_offload_init(struct engine_offload *o, const struct model_backend *backend, const struct model *model,
                          const struct model_state *state);
 void engine_offload_deinit(struct engine_offload *o);

@@ -2,6 +2,7 @@
 #include "engine/engine_profile.h"
 
 #include "base/clock.h"
+#include "engine/engine_offload.h"
 
 #include <ggml-alloc.h>
 #include <stdlib.h>
@@ -188,17 +189,6 @@ static strata_err note(struct engine_profile *p, const struct ggml_tensor *t, ui
     return STRATA_OK;
 }
 
-static bool is_computed(const struct ggml_tensor *t) {
-    switch (t->op) {
-    case GGML_OP_NONE:
-    case GGML_OP_VIEW:
-    case GGML_OP_RESHAPE:
-    case GGML_OP_PERMUTE:
-    case GGML_OP_TRANSPOSE: return false;
-    default: return true;
-    }
-}
-
 /* What the scheduler calls before (ask) and after each operation. */
 struct watch {
     struct engine_profile *p;
@@ -211,7 +201,7 @@ static bool on_operation(struct ggml_tensor *t, bool ask, void *user) {
     struct watch *w = user;
     if (ask) {
         w->start = clock_now_ns();
-        return is_computed(t);
+        return engine_offload_computes(t);
     }
     w->rc = note(w->p, t, clock_now_ns() - w->start, w->em);
     return w->rc == STRATA_OK;
@@ -234,7 +224,7 @@ strata_err engine_profile_compute(struct engine_profile *p, struct ggml_cgraph *
     for (int i = 0; i < ggml_graph_n_nodes(graph) && !rc && !sched; i++) {
         struct ggml_tensor *t = ggml_graph_node(graph, i);
         uint64_t ns;
-        if (!is_computed(t)) continue;
+        if (!engine_offload_computes(t)) continue;
         rc = compute_one(p, t, &ns, em);
         if (!rc) rc = note(p, t, ns, em);
     }

@@ -8,11 +8,9 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const char *const state_names[] = {"preparing", "dialling", "loading", "linking",
                                           "ready",     "degraded", "stopped"};

@@ -48,14 +48,6 @@ static void run_tasks(uv_async_t *handle) {
     if (stop && !uv_is_closing((uv_handle_t *)&loop->wake)) uv_close((uv_handle_t *)&loop->wake, NULL);
 }
 
-/* Under `turn`. Returns for how long there will be nothing to do unless a socket is ready or a task comes: ms, -1 for
- * ever. False: nothing is open any more. */
-static bool run_ready(struct wire_loop *loop, int *quiet_ms) {
-    bool open = uv_run(&loop->uv, UV_RUN_NOWAIT) != 0;
-    *quiet_ms = uv_backend_timeout(&loop->uv);
-    return open;
-}
-
 /* libuv watches its sockets through one descriptor, so that others can wait for it. */
 static void wait_ready(struct wire_loop *loop, int max_ms) {
     struct pollfd fd = {.fd = uv_backend_fd(&loop->uv), .events = POLLIN};
@@ -79,10 +71,10 @@ static void *loop_main(void *arg) {
     struct wire_loop *loop = arg;
     bool open = true;
     while (open) {
-        int quiet_ms = 0;
         keep_away(loop);
         if (pthread_mutex_trylock(&loop->turn)) continue; /* taken just now */
-        open = run_ready(loop, &quiet_ms);
+        open = uv_run(&loop->uv, UV_RUN_NOWAIT) != 0;
+        int quiet_ms = uv_backend_timeout(&loop->uv);
         pthread_mutex_unlock(&loop->turn);
         if (open) wait_ready(loop, quiet_ms);
     }
@@ -97,9 +89,9 @@ void wire_loop_take(struct wire_loop *loop) {
 }
 
 void wire_loop_turn(struct wire_loop *loop, uint32_t max_ms) {
-    int quiet_ms = uv_backend_timeout(&loop->uv);
+    int quiet_ms = uv_backend_timeout(&loop->uv); /* -1: for ever, unless a socket is ready or a task comes */
     if (max_ms) wait_ready(loop, quiet_ms < 0 || (uint32_t)quiet_ms > max_ms ? (int)max_ms : quiet_ms);
-    run_ready(loop, &quiet_ms);
+    uv_run(&loop->uv, UV_RUN_NOWAIT);
 }
 
 void wire_loop_give(struct wire_loop *loop, bool returns) {
