@@ -2,6 +2,7 @@
 #include "engine/engine_graph.h"
 
 #include "base/progress.h"
+#include "model/model_own.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
     size_t nodes = model_graph_nodes(g->model, shape->n_spans);
     struct ggml_init_params params = {
         .mem_size =
-            (model_graph_tensors(g->model, shape->n_spans) + 1) * (ggml_tensor_overhead() + model_rows_overhead()) +
+            (model_graph_tensors(g->model, shape->n_spans) + 1) * (ggml_tensor_overhead() + model_own_overhead()) +
             ggml_graph_overhead_custom(nodes, false),
         .no_alloc = true,
     };
@@ -25,6 +26,7 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
     m.b = (struct model_build){.ctx = m.ctx,
                                .state = g->state,
                                .rows = &g->backend->rows,
+                               .attn = &g->backend->attn,
                                .n_spans = shape->n_spans,
                                .layer_out = probe,
                                .name_parts = g->name_parts,

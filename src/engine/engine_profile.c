@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "engine/engine_offload.h"
+#include "model/model_own.h"
 
 #include <ggml-alloc.h>
 #include <stdlib.h>
@@ -110,7 +111,7 @@ static uint64_t experts_used(const struct ggml_tensor *ids, int64_t n_expert) {
 
 static void work_of(const struct ggml_tensor *t, struct engine_profile_row *r) {
     const struct ggml_tensor *a = t->src[0];
-    switch (model_rows_op(t)) {
+    switch (model_own_op(t)) {
     case GGML_OP_MUL_MAT:
         r->bytes = rows_bytes(a);
         r->flops = 2.0 * (double)ggml_nelements(t) * (double)a->ne[0];
@@ -121,7 +122,7 @@ static void work_of(const struct ggml_tensor *t, struct engine_profile_row *r) {
         break;
     case GGML_OP_FLASH_ATTN_EXT:
         r->bytes = rows_bytes(t->src[1]) + rows_bytes(t->src[2]);
-        r->flops = 2.0 * (double)ggml_nrows(a) * (double)t->src[1]->ne[1] * (double)(a->ne[0] + t->ne[0]);
+        r->flops = 2.0 * (double)ggml_nrows(a) * (double)t->src[1]->ne[1] * (double)(a->ne[0] + t->src[2]->ne[0]);
         break;
     case GGML_OP_GET_ROWS: r->bytes = (uint64_t)ggml_row_size(a->type, a->ne[0]) * (uint64_t)ggml_nrows(t); break;
     default: break;
@@ -168,7 +169,7 @@ static strata_err note(struct engine_profile *p, const struct ggml_tensor *t, ui
     char op[ENGINE_PROFILE_NAME], matrix[ENGINE_PROFILE_NAME];
     uint64_t launch = ns < p->one_launch_ns ? ns : p->one_launch_ns;
     struct engine_profile_row one = {.ns = ns - launch};
-    enum ggml_op kind = model_rows_op(t);
+    enum ggml_op kind = model_own_op(t);
     bool product = (kind == GGML_OP_MUL_MAT || kind == GGML_OP_MUL_MAT_ID) && is_weight(t->src[0]);
     work_of(t, &one);
     if (product) {

@@ -84,7 +84,10 @@ strata_err model_backend_init(struct model_backend *out, const char *dir, const 
     if (rc) goto out;
     b.buft = ggml_backend_get_default_buffer_type(b.handle);
     b.alignment = ggml_backend_get_alignment(b.in_place ? b.handle : b.host);
-    if (b.in_place) model_rows_find(&b.rows, &b);
+    if (b.in_place) {
+        model_rows_find(&b.rows, &b);
+        model_attn_find(&b.attn, &b);
+    }
     *out = b;
 out:
     if (rc) model_backend_deinit(&b);

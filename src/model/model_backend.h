@@ -10,6 +10,7 @@
 #define MODEL_BACKEND_H
 
 #include "base/err.h"
+#include "model/model_attn.h"
 #include "model/model_rows.h"
 
 #include <ggml-backend.h>
@@ -37,6 +38,7 @@ struct model_backend {
     ggml_backend_dev_t host_dev; /* the CPU: dev itself when in_place */
     ggml_backend_t host;         /* NULL when in_place */
     struct model_rows rows;      /* the CPU's kernels; empty unless in_place */
+    struct model_attn attn;      /* the same */
     /* Set by the owner after model_backend_init: */
     bool dry; /* only to measure: tensors of weights and state get addresses, but nothing is read or taken */
     enum model_backend_copies copies;

@@ -50,6 +50,7 @@ struct model_build {
     const struct model_weights *w;
     const struct model_state *state;
     const struct model_rows *rows; /* kernels for products of few columns; none on a device */
+    const struct model_attn *attn; /* and for attention of many queries */
     int rope_mode;                 /* GGML_ROPE_TYPE_* of the architecture */
     struct ggml_tensor *factors;   /* frequency factors of the rotation, or NULL */
     struct model_span span[MODEL_BUILD_SPANS];

@@ -84,30 +84,30 @@ static struct ggml_tensor *heads_of_plane(struct model_build *b, const struct mo
                         ggml_row_size(p->t->type, head_width), slot, s->slot * slot);
 }
 
-/* One fused operation: fast, but it rounds more coarsely than the exact form. */
-static struct ggml_tensor *fused(struct model_build *b, const struct model_attention *a, struct ggml_tensor *q,
-                                 struct ggml_tensor *k, struct ggml_tensor *v, struct ggml_tensor *mask) {
-    struct ggml_tensor *out = ggml_flash_attn_ext(b->ctx, q, k, v, mask, a->scale, 0.0f, b->hp->attn_softcap);
+/* One fused operation: fast, but for few queries it rounds more coarsely than the exact form. */
+static struct ggml_tensor *fused(struct model_build *b, const struct model_attn_args *a) {
+    struct ggml_tensor *out = model_attn(b->ctx, b->attn, a);
+    if (out) return out;
+    out = ggml_flash_attn_ext(b->ctx, a->q, a->k, a->v, a->mask, a->scale, 0.0f, a->softcap);
     ggml_prec_set_acc(out, GGML_PREC_F32);
     if (a->sinks) ggml_flash_attn_ext_add_sinks(out, a->sinks);
     return out;
 }
 
 /* Softmax of products, all of it in F32. */
-static struct ggml_tensor *exact(struct model_build *b, const struct model_attention *a, struct ggml_tensor *q,
-                                 struct ggml_tensor *k, struct ggml_tensor *v, struct ggml_tensor *mask) {
-    float scale = a->scale, cap = b->hp->attn_softcap;
-    struct ggml_tensor *kq = ggml_mul_mat(b->ctx, k, q); /* [n_kv, n, n_head, spans] */
+static struct ggml_tensor *exact(struct model_build *b, const struct model_attn_args *a) {
+    float scale = a->scale, cap = a->softcap;
+    struct ggml_tensor *kq = ggml_mul_mat(b->ctx, a->k, a->q); /* [n_kv, n, n_head, spans] */
     ggml_prec_set_acc(kq, GGML_PREC_F32);
     if (cap != 0) {
         kq = ggml_tanh(b->ctx, ggml_scale(b->ctx, kq, scale / cap));
         kq = ggml_scale(b->ctx, kq, cap);
         scale = 1.0f;
     }
-    kq = ggml_soft_max_ext_inplace(b->ctx, kq, mask, scale, 0.0f);
+    kq = ggml_soft_max_ext_inplace(b->ctx, kq, a->mask, scale, 0.0f);
     if (a->sinks) ggml_soft_max_add_sinks(kq, a->sinks);
-    struct ggml_tensor *v_columns = ggml_cont(b->ctx, ggml_transpose(b->ctx, v)); /* [n_kv, dim_v, n_head_kv, spans] */
-    struct ggml_tensor *out = ggml_mul_mat(b->ctx, v_columns, kq);                /* [dim_v, n, n_head, spans] */
+    struct ggml_tensor *columns = ggml_cont(b->ctx, ggml_transpose(b->ctx, a->v)); /* [n_kv, dim_v, n_head_kv, spans] */
+    struct ggml_tensor *out = ggml_mul_mat(b->ctx, columns, kq);                   /* [dim_v, n, n_head, spans] */
     return ggml_cont(b->ctx, ggml_permute(b->ctx, out, 0, 2, 1, 3));
 }
 
@@ -123,15 +123,16 @@ static struct ggml_tensor *attend(struct model_build *b, uint32_t il, const stru
     const struct model_plane *p = planes_of(b, il);
     const struct model_group *g = &b->group[i];
     uint32_t n_head_kv = (uint32_t)a->k->ne[1], dim_k = (uint32_t)a->k->ne[0];
-    struct ggml_tensor *k = heads_of_plane(b, &p[0], g, dim_k, dim_k, n_head_kv);
-    struct ggml_tensor *v = a->v ? heads_of_plane(b, &p[1], g, a->dim_v, a->dim_v, n_head_kv)
-                                 : heads_of_plane(b, &p[0], g, a->dim_v, dim_k, n_head_kv);
+    struct model_attn_args f = {.sinks = a->sinks, .scale = a->scale, .softcap = b->hp->attn_softcap};
+    f.k = heads_of_plane(b, &p[0], g, dim_k, dim_k, n_head_kv);
+    f.v = a->v ? heads_of_plane(b, &p[1], g, a->dim_v, a->dim_v, n_head_kv)
+               : heads_of_plane(b, &p[0], g, a->dim_v, dim_k, n_head_kv);
     size_t row = a->q->nb[2];
     struct ggml_tensor *q = ggml_view_4d(b->ctx, a->q, a->q->ne[0], a->q->ne[1], n, g->n, a->q->nb[1], row,
                                          (size_t)n * row, (size_t)first * row);
-    q = ggml_permute(b->ctx, q, 0, 2, 1, 3);
-    struct ggml_tensor *mask = mask_of(b, window_of(b, &p[0])->mask[i], n);
-    struct ggml_tensor *out = p[0].t->type == GGML_TYPE_F32 ? exact(b, a, q, k, v, mask) : fused(b, a, q, k, v, mask);
+    f.q = ggml_permute(b->ctx, q, 0, 2, 1, 3);
+    f.mask = mask_of(b, window_of(b, &p[0])->mask[i], n);
+    struct ggml_tensor *out = p[0].t->type == GGML_TYPE_F32 ? exact(b, &f) : fused(b, &f);
     return ggml_reshape_2d(b->ctx, out, out->ne[0] * out->ne[1], n * g->n); /* [dim_v, n_head, n, spans] before */
 }
 

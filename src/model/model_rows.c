@@ -42,12 +42,6 @@ struct model_rows_product *model_rows_begin(struct ggml_context *ctx, const stru
     return p;
 }
 
-void model_rows_leave(struct model_rows_product *p, int n_threads) {
-    if (atomic_fetch_add(&p->done, 1) + 1 < n_threads) return;
-    atomic_store(&p->done, 0);
-    atomic_store(&p->next, 0);
-}
-
 /* ---- one piece ---- */
 
 static int32_t expert_of(const struct ggml_tensor *ids, uint32_t column) {
@@ -141,8 +135,8 @@ static void compute(struct ggml_tensor *t, int ith, int nth, void *user) {
     convert(&k, converted);
     sort_columns(&k, (uint32_t)(t->ne[1] * t->ne[2]));
     divide(&k, nth);
-    for (int i; (i = atomic_fetch_add(&p->next, 1)) < (int)k.n_runs * k.n_pieces;) multiply_piece(&k, i);
-    model_rows_leave(p, nth);
+    for (int i; (i = model_own_take(&p->share)) < (int)k.n_runs * k.n_pieces;) multiply_piece(&k, i);
+    model_own_leave(&p->share, nth);
 }
 
 /* ---- graphs ---- */
@@ -188,12 +182,6 @@ struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struc
     bool enough = is_packed(w, k) || ids->ne[1] <= most_of(k, apart);
     if (!enough || !ggml_is_contiguous(x) || !fits(k, w, x) || !few(k, x, ids->ne[0] * ids->ne[1])) return NULL;
     return make(ctx, k, (struct ggml_tensor *[]){w, x, ids}, ids->ne[0], ids->ne[1]);
-}
-
-enum ggml_op model_rows_op(const struct ggml_tensor *t) {
-    if (t->op != GGML_OP_CUSTOM) return t->op;
-    if (t->type != GGML_TYPE_F32) return GGML_OP_CPY;
-    return t->src[2] ? GGML_OP_MUL_MAT_ID : GGML_OP_MUL_MAT;
 }
 
 size_t model_rows_overhead(void) {

@@ -66,10 +66,6 @@ struct ggml_tensor *model_rows_multiply(struct ggml_context *ctx, const struct m
 struct ggml_tensor *model_rows_multiply_id(struct ggml_context *ctx, const struct model_rows *r, struct ggml_tensor *w,
                                            struct ggml_tensor *x, struct ggml_tensor *ids, bool apart);
 
-/* What a tensor is the result of. A product that was made here, src[0] the matrix or the stack, src[1] the vectors and
- * src[2] the ids, is MUL_MAT or MUL_MAT_ID, and vectors that were converted for one are a CPY; else as ggml says. */
-enum ggml_op model_rows_op(const struct ggml_tensor *t);
-
 /* Bytes that each product takes of its graph's context at most, beside its tensor. */
 size_t model_rows_overhead(void);
 

@@ -83,10 +83,10 @@ static void compute(struct ggml_tensor *t, int ith, int nth, void *user) {
     int64_t rows = t->ne[0], step = block_rows(p->kernel, t->src[0]->ne[0]);
     int64_t piece = model_rows_piece(t->src[0], step, (int64_t)nth * MODEL_ROWS_PIECES), first;
     (void)ith;
-    while ((first = atomic_fetch_add(&p->next, 1) * piece) < rows)
+    while ((first = model_own_take(&p->share) * piece) < rows)
         for (int64_t i = first; i < first + piece && i < rows; i += step)
             multiply_block(t, p->kernel, i, i + step < rows ? i + step : rows, wide);
-    model_rows_leave(p, nth);
+    model_own_leave(&p->share, nth);
 }
 
 struct ggml_tensor *model_rows_many(struct ggml_context *ctx, const struct model_rows_kernel *k, struct ggml_tensor *w,

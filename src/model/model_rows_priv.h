@@ -2,20 +2,18 @@
 #ifndef MODEL_ROWS_PRIV_H
 #define MODEL_ROWS_PRIV_H
 
+#include "model/model_own.h"
 #include "model/model_rows.h"
 
-#include <stdatomic.h>
 #include <stdint.h>
 
-/* A product in a graph, in its context. Threads take pieces by counting `next` up until none is left, and then call
- * model_rows_leave: the last one makes all ready for the next time. */
+/* A product in a graph, in its context. */
 struct model_rows_product {
     const struct model_rows_kernel *kernel;
-    atomic_int next, done;
+    struct model_own_share share;
 };
 
 struct model_rows_product *model_rows_begin(struct ggml_context *ctx, const struct model_rows_kernel *k);
-void model_rows_leave(struct model_rows_product *p, int n_threads);
 
 /* Rows in a piece of a matrix, a multiple of step, so that there are at least n_pieces, of 64 KiB at most. */
 int64_t model_rows_piece(const struct ggml_tensor *w, int64_t step, int64_t n_pieces);

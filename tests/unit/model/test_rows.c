@@ -1,5 +1,6 @@
 /* Products a few rows at a time against ggml's own operations: the same bits. */
 #include "model/model_backend.h"
+#include "model/model_own.h"
 #include "model/model_repack.h"
 
 #include <ggml-alloc.h>
@@ -28,7 +29,7 @@ static float number(uint32_t *seed) {
 
 static void begin(struct pair *p, const struct model_backend *b, enum ggml_type type, int64_t n_matrices, bool pack) {
     struct ggml_init_params params = {
-        .mem_size = 64 * (ggml_tensor_overhead() + model_rows_overhead()) + ggml_graph_overhead(), .no_alloc = true};
+        .mem_size = 64 * (ggml_tensor_overhead() + model_own_overhead()) + ggml_graph_overhead(), .no_alloc = true};
     struct model_backend packs = *b;
     packs.copies = MODEL_BACKEND_PACKED;
     *p = (struct pair){.ctx = ggml_init(params)};
@@ -98,9 +99,9 @@ static bool matrix(const struct model_backend *b, enum ggml_type type, int64_t n
     bool made = p.ours != NULL;
     if (made) {
         assert_int_equal(p.ours->op, GGML_OP_CUSTOM);
-        assert_int_equal(model_rows_op(p.ours), GGML_OP_MUL_MAT);
+        assert_int_equal(model_own_op(p.ours), GGML_OP_MUL_MAT);
         p.theirs = apart ? one_by_one(p.ctx, p.w, p.x) : ggml_mul_mat(p.ctx, p.w, p.x);
-        assert_int_equal(model_rows_op(p.theirs), p.theirs->op);
+        assert_int_equal(model_own_op(p.theirs), p.theirs->op);
         compare(&p, b, apart ? "columns apart" : "columns");
     }
     end(&p);
@@ -115,7 +116,7 @@ static bool experts(const struct model_backend *b, enum ggml_type type, int64_t 
     p.ours = model_rows_multiply_id(p.ctx, &b->rows, p.w, p.x, p.ids, false);
     bool made = p.ours != NULL;
     if (made) {
-        assert_int_equal(model_rows_op(p.ours), GGML_OP_MUL_MAT_ID);
+        assert_int_equal(model_own_op(p.ours), GGML_OP_MUL_MAT_ID);
         p.theirs = ggml_mul_mat_id(p.ctx, p.w, p.x, p.ids);
         compare(&p, b, "experts");
     }
