@@ -42,7 +42,8 @@ struct model_backend {
     /* Set by the owner after model_backend_init: */
     bool dry; /* only to measure: tensors of weights and state get addresses, but nothing is read or taken */
     enum model_backend_copies copies;
-    FILE *progress; /* where the loading of weights shows how far it is; NULL: nowhere */
+    bool settle_later; /* copies that change no number wait until model_weights_settle makes them */
+    FILE *progress;    /* where the loading of weights shows how far it is; NULL: nowhere */
 };
 
 /*

@@ -77,13 +77,19 @@ static struct ggml_tensor *next_part(struct model_build *b, struct ggml_tensor *
     return l->b ? ggml_add(b->ctx, y, l->b) : y;
 }
 
+/* Whether several matrices, of which w is the first one, are to be multiplied as one. */
+static bool takes_joined(const struct model_build *b, const struct ggml_tensor *all, const struct ggml_tensor *w) {
+    return all && (b->settled || model_weights_are_joined(all, w));
+}
+
 struct model_qkv model_build_qkv(struct model_build *b, uint32_t il, struct ggml_tensor *x) {
     const struct model_layer *l = &b->w->layer[il - b->w->range.first];
     const struct model_layer_dims *d = &b->hp->layer[il];
     uint32_t dk = b->hp->head_dim_k, dv = b->hp->head_dim_v, at = 0;
     uint32_t n_q = d->n_head * dk, n_k = d->n_head_kv * dk, n_v = d->n_head_kv * dv;
     /* Where few rows are kept, queries of the others are not worth one product less. */
-    bool drops = model_build_drops_rows(b, il), joined = l->qkv.w && (!drops || !l->q.w);
+    bool drops = model_build_drops_rows(b, il);
+    bool joined = takes_joined(b, l->qkv.w, l->q.w) && (!drops || !l->q.w);
     struct model_qkv r = {.q = NULL};
     if (joined) {
         struct ggml_tensor *all = model_build_linear(b, &l->qkv, x);
@@ -134,10 +140,11 @@ static struct ggml_tensor *activate(struct model_build *b, enum model_act act, s
 
 struct ggml_tensor *model_build_ffn(struct model_build *b, const struct model_layer *l, struct ggml_tensor *x,
                                     enum model_act act) {
+    bool joined = takes_joined(b, l->gate_up, l->gate.w);
     struct ggml_tensor *h;
-    if (l->gate_up && act == MODEL_ACT_SILU) {
+    if (joined && act == MODEL_ACT_SILU) {
         h = ggml_swiglu(b->ctx, multiply(b, l->gate_up, x, false)); /* the first half is the gate */
-    } else if (l->gate_up && act == MODEL_ACT_GELU) {
+    } else if (joined && act == MODEL_ACT_GELU) {
         h = ggml_geglu(b->ctx, multiply(b, l->gate_up, x, false));
     } else {
         struct ggml_tensor *gate = model_build_ffn_linear(b, &l->gate, x);

@@ -63,6 +63,8 @@ struct model_build {
     /* An operation that does nothing begins each layer: devices compute some neighbours as one, with another rounding,
      * and those of two layers are neighbours only where no cut is. */
     bool borders;
+    /* Only to measure: matrices are multiplied as they will be when all weights have settled. */
+    bool settled;
     bool name_parts; /* tensors get the name of their part: "input", "blk.<layer>", "output" */
     /* Inputs: */
     struct ggml_tensor *tokens;   /* I32 [n_tokens], first stage */

@@ -9,8 +9,10 @@
 #include "base/pool.h"
 #include "model/model_numbers.h"
 #include "model/model_upload.h"
+#include "package/pkg_class.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -75,13 +77,24 @@ static void read_ahead(struct model_loader *ld, uintptr_t at, size_t size) {
     progress_add(&ld->progress, size);
 }
 
+/* Whether it is copied while the range is opened. */
+static bool is_copied_now(const struct model_placed *p) {
+    return p->buft && !p->later;
+}
+
+/* Whether it lies in the file's pages when the range is open. Several are seen as one only where they lie at last. */
+static bool is_mapped(const struct model_placed *p) {
+    return p->tensor && (!p->buft || (p->later && !p->part[0]));
+}
+
 /* What will be copied is read once, by several threads; the rest of a span is kept. */
 static void read_ahead_span(struct model_loader *ld, size_t begin, size_t end) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (size_t i = begin, k; i < end; i = k) {
         uintptr_t first = (uintptr_t)ld->placed[i].data & ~(page - 1), last = first;
-        bool copy = ld->placed[i].buft != NULL;
-        for (k = i; k < end && (ld->placed[k].buft != NULL) == copy; k++) {
+        bool copy = is_copied_now(&ld->placed[i]);
+        for (k = i; k < end && is_copied_now(&ld->placed[k]) == copy; k++) {
+            if (ld->placed[k].later && ld->placed[k].part[0]) continue; /* in the file its parts may be apart */
             uintptr_t stop = (uintptr_t)ld->placed[k].data + ld->placed[k].bytes;
             if (stop > last) last = stop;
         }
@@ -90,6 +103,13 @@ static void read_ahead_span(struct model_loader *ld, size_t begin, size_t end) {
         else
             read_ahead(ld, first, last - first);
     }
+}
+
+static strata_err put(struct ggml_tensor *t, ggml_backend_buffer_t buffer, void *at, struct strata_errmsg *em) {
+    t->buffer = NULL; /* it may have had another place */
+    t->data = NULL;
+    if (ggml_backend_tensor_alloc(buffer, t, at) == GGML_STATUS_SUCCESS) return STRATA_OK;
+    return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", t->name);
 }
 
 /* Wraps the mapped pages from the first to the last of placed[begin..end) and puts the tensors that stay there. */
@@ -106,13 +126,11 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
         ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->host_dev, (void *)first, size, size), em);
     if (rc) return rc;
     ggml_backend_buffer_t buffer = ld->weights->buffers[ld->weights->n_buffers - 1];
-    for (size_t i = begin; i < end; i++) {
-        struct model_placed *p = &ld->placed[i];
-        if (!p->tensor || p->buft) continue;
-        if (ggml_backend_tensor_alloc(buffer, p->tensor, (void *)(uintptr_t)p->data) != GGML_STATUS_SUCCESS)
-            return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", p->name);
+    for (size_t i = begin; i < end && !rc; i++) {
+        const struct model_placed *p = &ld->placed[i];
+        if (is_mapped(p)) rc = put(p->tensor, buffer, (void *)(uintptr_t)p->data, em);
     }
-    return STRATA_OK;
+    return rc;
 }
 
 /* ---- copies ---- */
@@ -151,19 +169,26 @@ struct spot {
     char *at;
 };
 
-static strata_err put(const struct spot *s, struct ggml_tensor *t, struct strata_errmsg *em) {
-    if (ggml_backend_tensor_alloc(s->buffer, t, s->at) == GGML_STATUS_SUCCESS) return STRATA_OK;
-    return err_set(em, STRATA_EINTERNAL, "ggml refused the place of tensor %s", t->name);
-}
-
 /* A view of several matrices, and these below it. */
 static strata_err put_joined(struct spot *s, const struct model_placed *p, struct strata_errmsg *em) {
-    strata_err rc = put(s, p->tensor, em);
+    strata_err rc = put(p->tensor, s->buffer, s->at, em);
     for (int i = 0; i < MODEL_PLACE_PARTS && p->part[i] && !rc; i++) {
-        rc = put(s, p->part[i], em);
+        rc = put(p->part[i], s->buffer, s->at, em);
         s->at += ggml_nbytes(p->part[i]); /* tight: see model_weights_join */
     }
     return rc;
+}
+
+static void note_copy(struct model_weights *w, const struct model_placed *p) {
+    struct model_copy c = {.tensor = p->tensor,
+                           .data = p->data,
+                           .buffer = p->tensor->buffer,
+                           .at = p->tensor->data,
+                           .later = p->later,
+                           .layer = MODEL_NO_LAYER};
+    uint32_t layer;
+    if (pkg_class_of(p->name, &layer) == PKG_CLASS_LAYER) c.layer = layer;
+    w->copy[w->n_copies++] = c;
 }
 
 /* Gives the tensors of one buffer type, from placed[first] on, their places, and notes what is to be copied there. */
@@ -182,11 +207,32 @@ static strata_err reserve(struct model_loader *ld, size_t first, struct strata_e
     for (size_t i = first; i < ld->n_placed && !rc; i++) {
         const struct model_placed *p = &ld->placed[i];
         if (p->buft != buft || p->part[0]) continue;
-        w->copy[w->n_copies++] = (struct model_copy){.tensor = p->tensor, .data = p->data};
-        if (p->tensor->buffer) continue; /* a part */
-        rc = put(&s, p->tensor, em);
-        s.at += padded_size(p);
+        if (!p->tensor->buffer) { /* not a part */
+            rc = put(p->tensor, s.buffer, s.at, em);
+            s.at += padded_size(p);
+        }
+        note_copy(w, p);
     }
+    return rc;
+}
+
+/* Those that are made while the range is opened come first. */
+static int in_order_of_making(const void *a, const void *b) {
+    const struct model_copy *x = a, *y = b;
+    if (x->later != y->later) return x->later - y->later;
+    if (x->layer != y->layer && x->later) return x->layer < y->layer ? -1 : 1;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* All of placed[0..n_placed) that are to be copied. */
+static strata_err reserve_copies(struct model_loader *ld, struct strata_errmsg *em) {
+    struct model_weights *w = ld->weights;
+    strata_err rc = STRATA_OK;
+    w->copy = calloc(ld->n_placed ? ld->n_placed : 1, sizeof *w->copy);
+    if (!w->copy) return err_nomem(em, "the table of weights");
+    for (size_t i = 0; i < ld->n_placed && !rc; i++)
+        if (ld->placed[i].buft && !ld->placed[i].tensor->buffer) rc = reserve(ld, i, em);
+    qsort(w->copy, w->n_copies, sizeof *w->copy, in_order_of_making);
     return rc;
 }
 
@@ -203,19 +249,77 @@ static strata_err copy_one(void *user, size_t i, struct strata_errmsg *em) {
     return STRATA_OK;
 }
 
-/* All of placed[0..n_placed) that are to be copied. */
-static strata_err reserve_copies(struct model_loader *ld, struct strata_errmsg *em) {
+strata_err model_place_copies(struct model_loader *ld, struct strata_errmsg *em) {
     struct model_weights *w = ld->weights;
-    strata_err rc = STRATA_OK;
-    w->copy = calloc(ld->n_placed ? ld->n_placed : 1, sizeof *w->copy);
-    if (!w->copy) return err_nomem(em, "the table of weights");
-    for (size_t i = 0; i < ld->n_placed && !rc; i++)
-        if (ld->placed[i].buft && !ld->placed[i].tensor->buffer) rc = reserve(ld, i, em);
-    return rc;
+    while (w->n_settled < w->n_copies && !w->copy[w->n_settled].later) w->n_settled++;
+    return pool_run(ld->backend->n_threads, w->n_settled, copy_one, ld, em);
 }
 
-strata_err model_place_copies(struct model_loader *ld, struct strata_errmsg *em) {
-    return pool_run(ld->backend->n_threads, ld->weights->n_copies, copy_one, ld, em);
+/* ---- copies that wait ---- */
+
+/* Threads take pieces of this size: no two of them then ask for the same large page. */
+enum { PIECE_BYTES = 2 << 20 };
+
+/* Pieces of the copies that wait, from one on. */
+struct step {
+    const struct model_copy *copy;
+    size_t first;
+};
+
+static size_t count_pieces(const struct model_copy *c) {
+    return (ggml_nbytes(c->tensor) + PIECE_BYTES - 1) / PIECE_BYTES;
+}
+
+static size_t piece_bytes(const struct model_copy *c, size_t i) {
+    size_t left = ggml_nbytes(c->tensor) - i * PIECE_BYTES;
+    return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+static strata_err copy_piece(void *user, size_t i, struct strata_errmsg *em) {
+    const struct step *s = user;
+    const struct model_copy *c = s->copy;
+    (void)em;
+    for (i += s->first; i >= count_pieces(c); c++) i -= count_pieces(c);
+    memcpy(c->at + i * PIECE_BYTES, c->data + i * PIECE_BYTES, piece_bytes(c, i));
+    return STRATA_OK;
+}
+
+/* How many of the next pieces have that many bytes together, or more. */
+static size_t next_pieces(const struct model_weights *w, uint64_t bytes) {
+    size_t n = 0, seen = 0;
+    uint64_t sum = 0;
+    for (const struct model_copy *c = w->copy + w->n_settled; c < w->copy + w->n_copies && sum < bytes; c++)
+        for (size_t i = 0; i < count_pieces(c) && sum < bytes; i++) {
+            if (seen++ < w->n_pieces) continue;
+            sum += piece_bytes(c, i);
+            n++;
+        }
+    return n;
+}
+
+/* Lets the next layer's tensors lie where their copies are, once all of these are made. */
+static bool settle_layer(struct model_weights *w) {
+    struct model_copy *c = &w->copy[w->n_settled];
+    size_t n = 0, pieces = 0;
+    for (; w->n_settled + n < w->n_copies && c[n].layer == c->layer; n++) pieces += count_pieces(&c[n]);
+    if (n == 0 || w->n_pieces < pieces) return false;
+    for (size_t i = 0; i < n; i++) {
+        c[i].tensor->buffer = c[i].buffer; /* both in main memory, which keeps no account of its tensors */
+        c[i].tensor->data = c[i].at;
+        drop_pages(c[i].data, ggml_nbytes(c[i].tensor));
+    }
+    w->n_settled += n;
+    w->n_pieces -= pieces;
+    return true;
+}
+
+void model_place_settle(struct model_weights *w, uint32_t n_threads, uint64_t bytes) {
+    struct step s = {.copy = w->copy + w->n_settled, .first = w->n_pieces};
+    size_t n = next_pieces(w, bytes);
+    pool_run(n_threads, n, copy_piece, &s, NULL); /* no piece can fail */
+    w->n_pieces += n;
+    while (settle_layer(w)) {
+    }
 }
 
 /* ---- the rest ---- */
@@ -304,8 +408,9 @@ strata_err model_place_all(struct model_loader *ld, struct strata_errmsg *em) {
     while (!in_place && n_mapped > 0 && !ld->placed[n_mapped - 1].host) n_mapped--;
     count(ld, n_mapped);
     if (ld->backend->dry) return pretend(ld, n_mapped, em);
-    strata_err rc = map_all(ld, n_mapped, em);
-    if (!rc) rc = reserve_copies(ld, em); /* an upload takes memory for all that have none */
+    strata_err rc = reserve_copies(ld, em);
+    if (!rc) rc = map_all(ld, n_mapped, em); /* also what leaves its place in a copy empty for now */
+    /* An upload takes memory for all that have none. */
     if (!rc && !in_place) rc = upload(ld, n_mapped, em);
     return rc;
 }

@@ -87,13 +87,14 @@ static strata_err find(const struct model_loader *ld, const char *name, uint64_t
     return STRATA_OK;
 }
 
-/* The memory that a tensor is copied to, or NULL: it stays in the file's pages. */
-static ggml_backend_buffer_type_t memory_for(const struct model_loader *ld, const struct ggml_tensor *g,
-                                             const uint8_t *data, bool host, enum model_product product) {
+/* Decides which memory a tensor is copied to, if any, and when. */
+static void choose_memory(const struct model_loader *ld, struct model_placed *p, enum model_product product) {
     const struct model_backend *b = ld->backend;
-    ggml_backend_buffer_type_t buft = model_repack_type(b, g, product);
-    bool must = (b->in_place || host) && !model_place_aligned(ld, data);
-    return !buft && must ? ggml_backend_dev_buffer_type(b->host_dev) : buft;
+    ggml_backend_buffer_type_t plain = ggml_backend_dev_buffer_type(b->host_dev);
+    bool usable = model_place_aligned(ld, p->data), must = (b->in_place || p->host) && !usable;
+    p->buft = model_repack_type(b, p->tensor, product);
+    if (!p->buft && must) p->buft = plain;
+    p->later = b->settle_later && p->buft == plain && usable; /* in another order numbers are rounded otherwise */
 }
 
 /* Notes a checked tensor and gives it its ggml twin. */
@@ -103,7 +104,7 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
         struct model_placed *p = &ld->placed[i];
         if (p->data == t->data && strcmp(p->name, t->name) == 0 && p->tensor && (p->host == host || !use)) {
             if (out) *out = p->tensor; /* token_embd as the output of a tied model */
-            if (!p->buft) p->buft = memory_for(ld, p->tensor, t->data, host, product);
+            if (!p->buft) choose_memory(ld, p, product);
             return STRATA_OK;
         }
     }
@@ -118,12 +119,9 @@ static strata_err place(struct model_loader *ld, const struct gguf_tensor *t, bo
                            ggml_nbytes(g), (unsigned long long)t->bytes);
         ggml_set_name(g, t->name);
     }
-    ld->placed[ld->n_placed++] = (struct model_placed){.name = t->name,
-                                                       .tensor = g,
-                                                       .data = t->data,
-                                                       .bytes = (size_t)t->bytes,
-                                                       .host = host,
-                                                       .buft = g ? memory_for(ld, g, t->data, host, product) : NULL};
+    struct model_placed p = {.name = t->name, .tensor = g, .data = t->data, .bytes = (size_t)t->bytes, .host = host};
+    if (g) choose_memory(ld, &p, product);
+    ld->placed[ld->n_placed++] = p;
     if (out) *out = g;
     return STRATA_OK;
 }
@@ -288,9 +286,9 @@ struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct mod
         const struct model_linear *l = part[i];
         if (!l->w || l->scale || l->w->type != a->w->type || l->w->ne[0] != a->w->ne[0]) return NULL;
         const struct model_placed *p = placed_of(ld, l->w);
-        if (i == 0) all = (struct model_placed){.name = p->name, .data = p->data, .buft = p->buft};
+        if (i == 0) all = (struct model_placed){.name = p->name, .data = p->data, .buft = p->buft, .later = p->later};
         bool follows = p->buft ? model_place_is_tight(p) : p->data == all.data + all.bytes;
-        if (p->buft != all.buft || !follows) return NULL;
+        if (p->buft != all.buft || p->later != all.later || !follows) return NULL;
         all.part[i] = l->w;
         all.bytes += p->bytes;
         rows += l->w->ne[1];
@@ -299,6 +297,20 @@ struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct mod
     ggml_format_name(all.tensor, "%s+", all.name);
     ld->placed[ld->n_placed++] = all;
     return all.tensor;
+}
+
+bool model_weights_are_joined(const struct ggml_tensor *all, const struct ggml_tensor *first) {
+    return all && (!first || first->data == all->data);
+}
+
+bool model_weights_settle(struct model_weights *w, uint32_t n_threads, uint64_t bytes) {
+    size_t before = w->n_settled;
+    if (!model_weights_are_settled(w)) model_place_settle(w, n_threads, bytes);
+    return w->n_settled > before;
+}
+
+bool model_weights_are_settled(const struct model_weights *w) {
+    return w->n_settled == w->n_copies;
 }
 
 /* What is copied to a device is looked at on its way, and parts of a whole on their own. */

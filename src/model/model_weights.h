@@ -47,7 +47,7 @@ struct model_layer {
     struct model_linear conv_in, conv_out;
     struct ggml_tensor *conv;
     /* Matrices that lie side by side, seen as one: one product instead of two. qkv holds q's rows, and then k's, v's or
-     * both; it is a file's own when there is no q beside it. */
+     * both; it is a file's own when there is no q beside it. To be used only where model_weights_are_joined. */
     struct ggml_tensor *gate_up, *gate_up_shared;
     bool qkv_has_k, qkv_has_v;
 };
@@ -67,8 +67,10 @@ struct model_weights {
     uint64_t repacked_bytes; /* of these, copied in the kernels' order; see model_repack.h */
     uint64_t uploaded_bytes; /* of these, copied to a device with memory of its own */
     uint64_t both_bytes;     /* of these, on the device and in main memory: the table of a tied model */
-    struct model_copy *copy;
+    struct model_copy *copy; /* those that are made at load, then those that wait, layer by layer */
     size_t n_copies;
+    size_t n_settled; /* of these, those that the tensors lie in */
+    size_t n_pieces;  /* pieces that were made of the next ones */
     /* Owned: */
     struct ggml_context *ctx;
     ggml_backend_buffer_t *buffers;
@@ -101,6 +103,16 @@ strata_err model_weights_begin(struct model_loader *ld, struct model_weights *w,
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em);
 void model_loader_deinit(struct model_loader *ld);
 void model_weights_deinit(struct model_weights *w);
+/*
+ * With a backend that settles later, weights that are copied as they are stay in the file's pages at first, where they
+ * give the same numbers: a first token need not wait for their copies. model_weights_settle makes some more of them,
+ * about `bytes`, layer by layer, and at last those of what lies outside the layers. Returns whether a layer became
+ * whole: its tensors lie elsewhere then, and matrices are joined, so that graphs that were built before must not be
+ * computed any more.
+ */
+bool model_weights_settle(struct model_weights *w, uint32_t n_threads, uint64_t bytes);
+bool model_weights_are_settled(const struct model_weights *w);
+
 /* The name of a tensor of a layer (MODEL_NO_LAYER: outside the layers) that holds NaN or infinite values, or NULL.
  * Reads them all. */
 const char *model_weights_damaged(const struct model_weights *w, uint32_t layer);
@@ -138,5 +150,8 @@ strata_err model_weights_ignore(struct model_loader *ld, uint32_t layer, const c
  * the products are the same, bit for bit; biases stay with the parts.
  */
 struct ggml_tensor *model_weights_join(struct model_loader *ld, const struct model_linear *const *part, int n);
+/* Whether `all`, from model_weights_join or NULL, can be multiplied with: its parts, of which `first` is the first one,
+ * may wait in the file's pages for their copies. A file's own matrix of several has no first part (NULL). */
+bool model_weights_are_joined(const struct ggml_tensor *all, const struct ggml_tensor *first);
 
 #endif
