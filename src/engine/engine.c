@@ -189,14 +189,15 @@ static strata_err measure(const struct model_backend *backend, const struct pkg_
 }
 
 /*
- * Decides what is copied, and measures the engine that comes of it. Copies as the file has them make decoding faster by
- * a twentieth to a seventh: worth memory that nothing else needs, but not that each start reads the disk. Those in
- * another order of rows are worth that.
+ * Decides what is copied and when, and measures the engine that comes of it. Copies as the file has them make decoding
+ * faster by a twentieth to a seventh: worth memory that nothing else needs, but not that each start reads the disk.
+ * Those in another order of rows are worth that.
  */
 static strata_err plan_memory(struct model_backend *backend, const struct pkg_model *m,
                               const struct engine_options *opt, struct engine_info *out, struct strata_errmsg *em) {
     bool mapped = opt->keep_mapped || opt->over_memory;
     backend->copies = mapped ? MODEL_BACKEND_MAPPED : MODEL_BACKEND_COPIED;
+    backend->settle_later = opt->settle_later;
     strata_err rc = measure(backend, m, opt, out, em);
     if (rc || mapped || !backend->in_place) return rc;
     if (engine_info_fits_twice(out, model_backend_memory_available())) return rc;
@@ -263,6 +264,12 @@ const struct engine_info *engine_info(const struct engine *e) {
 
 struct engine_profile *engine_profile(const struct engine *e) {
     return e->profile;
+}
+
+bool engine_settle(struct engine *e, uint64_t bytes) {
+    struct model_weights *w = &e->model.weights;
+    if (model_weights_settle(w, e->backend.n_threads, bytes)) engine_graphs_forget(&e->graphs);
+    return !model_weights_are_settled(w);
 }
 
 /* ---- checking a run ---- */

@@ -35,6 +35,7 @@ struct engine_options {
     uint32_t n_threads;  /* 0: all cores */
     enum engine_kv_type kv_type;
     bool keep_mapped;        /* weights stay in the file's pages: less private memory, slower products */
+    bool settle_later;       /* the engine is made sooner, and engine_settle is called between runs */
     const char *backend_dir; /* folder with ggml's backends; NULL: the one Strata was built with */
     bool profile;            /* time every operation: slower; see engine_profile */
     bool over_memory; /* load even weights that do not fit the memory: they are read from the disk over and over */
@@ -104,6 +105,16 @@ void engine_free(struct engine *e);
 const struct engine_info *engine_info(const struct engine *e);
 /* Where time went so far, to be read with engine_profile.h; NULL unless the engine was made with options.profile. */
 struct engine_profile *engine_profile(const struct engine *e);
+
+/*
+ * With options.settle_later: weights that are copied as they are, not repacked, are still in the file's pages when the
+ * engine is made, so that a first result need not wait for their copies. They settle into memory of their own, where
+ * they are read faster, by calls of engine_settle, each of which copies about `bytes` more and takes a few milliseconds
+ * for each 64 MiB, or ten times that where the system has to find fresh memory. Results are the same, bit for bit,
+ * whatever has settled; engine_info tells what the engine takes when all has. Returns whether something is left to do;
+ * when nothing is, a call costs nothing.
+ */
+bool engine_settle(struct engine *e, uint64_t bytes);
 
 enum engine_output { ENGINE_OUT_NONE, ENGINE_OUT_LAST, ENGINE_OUT_ALL };
 

@@ -12,8 +12,9 @@ static void drop(struct engine_graph *s) {
     *s = (struct engine_graph){.ctx = NULL};
 }
 
-static strata_err build(const struct engine_graphs *g, const struct engine_shape *shape, struct ggml_tensor **probe,
-                        struct engine_graph *s, struct strata_errmsg *em) {
+/* settled: see struct model_build. */
+static strata_err build(const struct engine_graphs *g, const struct engine_shape *shape, bool settled,
+                        struct ggml_tensor **probe, struct engine_graph *s, struct strata_errmsg *em) {
     size_t nodes = model_graph_nodes(g->model, shape->n_spans);
     struct ggml_init_params params = {
         .mem_size =
@@ -29,6 +30,7 @@ static strata_err build(const struct engine_graphs *g, const struct engine_shape
                                .attn = &g->backend->attn,
                                .n_spans = shape->n_spans,
                                .layer_out = probe,
+                               .settled = settled,
                                .name_parts = g->name_parts,
                                .borders = !g->backend->in_place};
     memcpy(m.b.span, shape->span, shape->n_spans * sizeof *shape->span);
@@ -58,7 +60,7 @@ static strata_err consider(struct engine_graphs *g, const struct engine_shape *s
                            struct strata_errmsg *em) {
     struct engine_graph s = {.ctx = NULL};
     size_t need[ENGINE_OFFLOAD_SIDES] = {0}, nodes;
-    strata_err rc = build(g, shape, NULL, &s, em);
+    strata_err rc = build(g, shape, true, NULL, &s, em);
     if (rc) return rc;
     if (g->alloc)
         ggml_gallocr_reserve_n_size(g->alloc, s.b.graph, NULL, NULL, need);
@@ -90,7 +92,7 @@ static strata_err reserve(struct engine_graphs *g, const struct worst *w, size_t
     struct engine_graph s = {.ctx = NULL};
     char want[32];
     size_t need = 0;
-    strata_err rc = build(g, &w->shape[0], NULL, &s, em);
+    strata_err rc = build(g, &w->shape[0], true, NULL, &s, em);
     if (rc) return rc;
     if (margin) {
         struct ggml_tensor *pad = ggml_new_tensor_1d(s.ctx, GGML_TYPE_I8, (int64_t)margin);
@@ -124,7 +126,7 @@ static strata_err reserve_offload(struct engine_graphs *g, const struct worst *w
     for (int i = 0; i < ENGINE_OFFLOAD_SIDES && !g->backend->dry; i++) {
         struct engine_graph s = {.ctx = NULL};
         if (w->need[i] == 0) continue;
-        strata_err rc = build(g, &w->shape[i], NULL, &s, em);
+        strata_err rc = build(g, &w->shape[i], true, NULL, &s, em);
         if (!rc) rc = engine_offload_reserve(&g->offload, s.b.graph, g->device_scratch, nodes, s.b.n_tokens, em);
         drop(&s);
         if (rc) return rc;
@@ -193,8 +195,12 @@ strata_err engine_graphs_init(struct engine_graphs *g, const struct model *model
     return reserve(g, &w, most > 1 ? w.need[0] / 32 : 0, em);
 }
 
-void engine_graphs_deinit(struct engine_graphs *g) {
+void engine_graphs_forget(struct engine_graphs *g) {
     for (size_t i = 0; i < ENGINE_GRAPH_SLOTS; i++) drop(&g->slot[i]);
+}
+
+void engine_graphs_deinit(struct engine_graphs *g) {
+    engine_graphs_forget(g);
     if (g->alloc) ggml_gallocr_free(g->alloc);
     g->alloc = NULL;
     engine_offload_deinit(&g->offload);
@@ -240,7 +246,7 @@ strata_err engine_graphs_get(struct engine_graphs *g, const struct engine_shape 
         if (s->used < oldest->used) oldest = s;
     }
     drop(oldest);
-    strata_err rc = build(g, shape, NULL, oldest, em);
+    strata_err rc = build(g, shape, false, NULL, oldest, em);
     if (!rc) rc = place(g, oldest, em);
     if (rc) {
         drop(oldest);
@@ -262,7 +268,7 @@ strata_err engine_graphs_probe(const struct engine_graphs *g, const struct engin
     *p = (struct engine_probe){.alloc = g->alloc ? ggml_gallocr_new(g->backend->buft) : NULL};
     p->layer = calloc(g->state->range.end - g->state->range.first, sizeof *p->layer);
     bool have = p->layer && (p->alloc || !g->alloc);
-    strata_err rc = have ? build(g, shape, p->layer, &p->graph, em) : err_nomem(em, "a graph");
+    strata_err rc = have ? build(g, shape, false, p->layer, &p->graph, em) : err_nomem(em, "a graph");
     if (!rc && g->alloc && !ggml_gallocr_alloc_graph(p->alloc, p->graph.b.graph)) rc = err_nomem(em, "a graph");
     if (!rc && !g->alloc) {
         p->offload = (struct engine_offload){.backend = g->backend, .n_fixed = g->offload.n_fixed};

@@ -3,8 +3,8 @@
  *
  * The shapes of a run are few: the full prompt batch, its remainder, single tokens, and the sequences that decode
  * together, each for a number of steps of state. All graphs share one compute buffer, reserved for the largest shape
- * when the engine is made; a kept graph costs its tensor table only. The least recently used one goes when the cache is
- * full. On a device with memory of its own only the last graph is kept.
+ * when the engine is made, as it is with settled weights; a kept graph costs its tensor table only. The least recently
+ * used one goes when the cache is full. On a device with memory of its own only the last graph is kept.
  */
 #ifndef ENGINE_GRAPH_H
 #define ENGINE_GRAPH_H
@@ -65,6 +65,9 @@ void engine_graphs_deinit(struct engine_graphs *g);
 /* The graph of a shape, allocated; valid until the next call. */
 strata_err engine_graphs_get(struct engine_graphs *g, const struct engine_shape *shape, struct engine_graph **out,
                              struct strata_errmsg *em);
+
+/* Forgets all graphs: those of weights that lie elsewhere now must not be computed any more. */
+void engine_graphs_forget(struct engine_graphs *g);
 
 /* Computes a graph that engine_graphs_get or engine_graphs_probe gave, with the inputs that were set. */
 enum ggml_status engine_graphs_compute(const struct engine_graphs *g, const struct engine_graph *s);

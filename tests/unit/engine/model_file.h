@@ -6,6 +6,7 @@
 #ifndef MODEL_FILE_H
 #define MODEL_FILE_H
 
+#include "gguf/gguf_reader.h"
 #include "gguf/gguf_writer.h"
 
 #include "../base/tmp_folder.h"
@@ -279,6 +280,26 @@ static inline void model_file_write(const struct model_file *f, const char *path
     mf_ok(gguf_writer_to_file(m.w, path, NULL, sum, &size, &em), &em);
     gguf_writer_free(m.w);
     for (size_t i = 0; i < m.n; i++) free(m.data[i]);
+}
+
+/* Puts a NaN into the middle of a tensor of an F32 model's file that is open, and whose pages the model maps. */
+static inline void model_file_spoil(const struct gguf_tensor *t, const char *path) {
+    enum { ENOUGH = 64 };
+    const float nan = NAN;
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(t);
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    size_t size = (size_t)ftell(f);
+    char *all = malloc(size);
+    rewind(f);
+    assert_int_equal(fread(all, 1, size, f), size);
+    const char *at = memmem(all, size, t->data, ENOUGH);
+    assert_non_null(at);
+    assert_int_equal(fseek(f, (long)(at - all) + (long)(t->bytes / 2 / sizeof nan * sizeof nan), SEEK_SET), 0);
+    assert_int_equal(fwrite(&nan, sizeof nan, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+    free(all);
 }
 
 #endif

@@ -240,27 +240,6 @@ static strata_err run_tokens(struct engine *e, uint32_t seq, int32_t first, uint
     return engine_run(e, &b, out, em);
 }
 
-/* Puts a NaN into the middle of a tensor of an open model's file, whose pages the model maps. */
-static void spoil(const struct pkg_model *pkg, const char *path, const char *name) {
-    enum { ENOUGH = 64 };
-    const struct gguf_tensor *t = pkg_model_find(pkg, name);
-    const float nan = NAN;
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(t);
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    size_t size = (size_t)ftell(f);
-    char *all = malloc(size);
-    rewind(f);
-    assert_int_equal(fread(all, 1, size, f), size);
-    const char *at = memmem(all, size, t->data, ENOUGH);
-    assert_non_null(at);
-    assert_int_equal(fseek(f, (long)(at - all) + (long)(t->bytes / 2 / sizeof nan * sizeof nan), SEEK_SET), 0);
-    assert_int_equal(fwrite(&nan, sizeof nan, 1, f), 1);
-    assert_int_equal(fclose(f), 0);
-    free(all);
-}
-
 /* Matrices that are damaged later, such as by a file that is written to, show when they are used: the layer and the
  * tensor are named, and the sequence stays where it was. */
 static void test_damaged_matrices(void **state) {
@@ -280,7 +259,7 @@ static void test_damaged_matrices(void **state) {
         struct engine *e;
         const float *out = NULL;
         mf_ok(open_model(&f, &pkg, &e, &em), &em);
-        spoil(pkg, tmp_path(&folder, "model.gguf"), rows[i].name);
+        model_file_spoil(pkg_model_find(pkg, rows[i].name), tmp_path(&folder, "model.gguf"));
         for (int twice = 0; twice < 2; twice++) {
             assert_int_equal(run_tokens(e, 0, 3, 5, &out, &em), STRATA_EFORMAT);
             if (strncmp(em.text, rows[i].where, strlen(rows[i].where)) != 0 || !strstr(em.text, rows[i].name))
@@ -310,7 +289,7 @@ static void test_damage_does_not_stay(void **state) {
     model_file_write(&f, tmp_path(&folder, "spoilt.gguf"));
     mf_ok(pkg_model_open(tmp_path(&folder, "spoilt.gguf"), &po, &pkg[1], &em), &em);
     mf_ok(engine_new(pkg[1], &opt, &e[1], &em), &em);
-    spoil(pkg[1], tmp_path(&folder, "spoilt.gguf"), "token_embd.weight");
+    model_file_spoil(pkg_model_find(pkg[1], "token_embd.weight"), tmp_path(&folder, "spoilt.gguf"));
     mf_ok(run_tokens(e[0], 0, 3, 5, &out[0], &em), &em);
     mf_ok(run_tokens(e[1], 1, 3, 5, &out[1], &em), &em);
     assert_memory_equal(out[0], out[1], sizeof before);
@@ -419,7 +398,7 @@ static void test_nan_without_output(void **state) {
         mf_ok(pkg_model_open(tmp_path(&folder, "nan.gguf"), &po, &pkg, &em), &em);
         mf_ok(engine_new(pkg, &opt, &e, &em), &em);
         mf_ok(engine_run(e, &b, &out, &em), &em);
-        spoil(pkg, tmp_path(&folder, "nan.gguf"), "blk.2.attn_v.weight");
+        model_file_spoil(pkg_model_find(pkg, "blk.2.attn_v.weight"), tmp_path(&folder, "nan.gguf"));
         b.pos = 5;
         assert_int_equal(engine_run(e, &b, &out, &em), STRATA_EFORMAT);
         if (strncmp(em.text, "layer 2", 7) != 0 || !strstr(em.text, "blk.2.attn_v.weight")) fail_msg("%s", em.text);
