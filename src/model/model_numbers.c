@@ -134,7 +134,7 @@ static strata_err look(void *user, size_t i, struct strata_errmsg *em) {
     (void)em;
     size_t bad = atomic_load(&j->bad);
     bool good = bad <= p->tensor || model_numbers_finite(t->type, (const char *)t->data + p->first, p->bytes);
-    if (j->progress) progress_add(j->progress, p->bytes);
+    if (j->progress) progress_add(j->progress, p->bytes * t->passes);
     if (good) return STRATA_OK;
     while (p->tensor < bad && !atomic_compare_exchange_weak(&j->bad, &bad, p->tensor)) {
     }

@@ -21,10 +21,11 @@ struct model_numbers {
     uint32_t type;
     const void *data;
     size_t bytes;
+    unsigned passes; /* for which a look counts in the progress */
 };
 
 /* Looks at n tensors with up to `threads` threads; *bad is the first one that holds something else than numbers, in the
- * order given, or NULL. Adds the bytes to `progress`, unless it is NULL. Fails only for want of memory. */
+ * order given, or NULL. Adds their passes to `progress`, unless it is NULL. Fails only for want of memory. */
 strata_err model_numbers_check(const struct model_numbers *t, size_t n, unsigned threads, struct progress *progress,
                                const struct model_numbers **bad, struct strata_errmsg *em);
 

@@ -59,50 +59,9 @@ static void drop_pages(const uint8_t *data, size_t bytes) {
     if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
-/*
- * Asks for mapped pages before they are needed, so that the first tokens do not wait for one page fault after the
- * other. Weights that fit memory are made present at once; larger ones are only announced. Advice: failure is no error.
- */
-static void read_ahead(struct model_loader *ld, uintptr_t at, size_t size) {
-#ifdef MADV_POPULATE_READ
-    enum { PIECE = 64 << 20 };
-    bool fits = size < model_backend_memory_available();
-    for (size_t n; size > 0 && fits; at += n, size -= n) {
-        n = size < PIECE ? size : PIECE;
-        if (madvise((void *)at, n, MADV_POPULATE_READ) != 0) break;
-        progress_add(&ld->progress, n);
-    }
-#endif
-    if (size > 0) madvise((void *)at, size, MADV_WILLNEED);
-    progress_add(&ld->progress, size);
-}
-
-/* Whether it is copied while the range is opened. */
-static bool is_copied_now(const struct model_placed *p) {
-    return p->buft && !p->later;
-}
-
 /* Whether it lies in the file's pages when the range is open. Several are seen as one only where they lie at last. */
 static bool is_mapped(const struct model_placed *p) {
     return p->tensor && (!p->buft || (p->later && !p->part[0]));
-}
-
-/* What will be copied is read once, by several threads; the rest of a span is kept. */
-static void read_ahead_span(struct model_loader *ld, size_t begin, size_t end) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (size_t i = begin, k; i < end; i = k) {
-        uintptr_t first = (uintptr_t)ld->placed[i].data & ~(page - 1), last = first;
-        bool copy = is_copied_now(&ld->placed[i]);
-        for (k = i; k < end && is_copied_now(&ld->placed[k]) == copy; k++) {
-            if (ld->placed[k].later && ld->placed[k].part[0]) continue; /* in the file its parts may be apart */
-            uintptr_t stop = (uintptr_t)ld->placed[k].data + ld->placed[k].bytes;
-            if (stop > last) last = stop;
-        }
-        if (copy)
-            madvise((void *)first, last - first, MADV_WILLNEED);
-        else
-            read_ahead(ld, first, last - first);
-    }
 }
 
 static strata_err put(struct ggml_tensor *t, ggml_backend_buffer_t buffer, void *at, struct strata_errmsg *em) {
@@ -121,7 +80,9 @@ static strata_err map_span(struct model_loader *ld, size_t begin, size_t end, st
         if (stop > last) last = stop;
     }
     size_t size = last - first;
-    read_ahead_span(ld, begin, end);
+    /* From the disk they come while several threads look at the numbers, whose faults map the pages as well: sooner
+     * than if they were asked to be present at once, which one thread would wait for. Advice: failure is no error. */
+    madvise((void *)first, size, MADV_WILLNEED);
     strata_err rc = add_buffer(
         ld->weights, ggml_backend_dev_buffer_from_host_ptr(ld->backend->host_dev, (void *)first, size, size), em);
     if (rc) return rc;
@@ -348,7 +309,7 @@ static strata_err upload(struct model_loader *ld, size_t first, struct strata_er
     for (size_t i = first; i < ld->n_placed && !rc; i++) {
         const struct model_placed *p = &ld->placed[i];
         if (!p->tensor) continue;
-        const struct model_numbers one = {p->name, (uint32_t)p->tensor->type, p->data, p->bytes}, *bad = NULL;
+        const struct model_numbers one = {p->name, (uint32_t)p->tensor->type, p->data, p->bytes, 1}, *bad = NULL;
         madvise((void *)((uintptr_t)p->data & ~(page - 1)), p->bytes, MADV_WILLNEED);
         rc = model_numbers_check(&one, 1, ld->backend->n_threads, NULL, &bad, em);
         if (bad) rc = model_place_damaged(p->name, em);

@@ -318,6 +318,9 @@ static bool stays_in_main_memory(const struct model_loader *ld, const struct mod
     return p->tensor && !p->part[0] && (p->host || ld->backend->in_place);
 }
 
+/* Every byte is looked at, and then copied, if it is: what is not copied is done with after a look. */
+enum { PASSES = 2 };
+
 /* Refuses weights with NaN or infinite values, by the tensor's name. */
 static strata_err check_numbers(struct model_loader *ld, struct strata_errmsg *em) {
     if (ld->backend->dry) return STRATA_OK;
@@ -327,8 +330,9 @@ static strata_err check_numbers(struct model_loader *ld, struct strata_errmsg *e
     if (!t) return err_nomem(em, "a check of the weights");
     for (size_t i = 0; i < ld->n_placed; i++) {
         const struct model_placed *p = &ld->placed[i];
+        bool copied = p->buft && !p->later;
         if (stays_in_main_memory(ld, p))
-            t[n++] = (struct model_numbers){p->name, (uint32_t)p->tensor->type, p->data, p->bytes};
+            t[n++] = (struct model_numbers){p->name, (uint32_t)p->tensor->type, p->data, p->bytes, copied ? 1 : PASSES};
     }
     strata_err rc = model_numbers_check(t, n, ld->backend->n_threads, &ld->progress, &bad, em);
     if (bad) rc = model_place_damaged(bad->name, em);
@@ -361,7 +365,7 @@ static void begin_progress(struct model_loader *ld) {
     for (size_t i = 0; i < ld->n_placed; i++)
         if (stays_in_main_memory(ld, &ld->placed[i])) n += ld->placed[i].bytes;
     progress_begin(&ld->progress, ld->backend->dry ? NULL : ld->backend->progress, "loading weights", n);
-    ld->progress.passes = 2; /* every byte is looked at, and before that read, or after that copied */
+    ld->progress.passes = PASSES;
 }
 
 strata_err model_weights_finish(struct model_loader *ld, struct strata_errmsg *em) {

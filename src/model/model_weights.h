@@ -87,7 +87,7 @@ struct model_loader {
     struct model_placed *placed;
     size_t n_placed, cap_placed;
     size_t max_tensors;       /* room in ctx */
-    struct progress progress; /* of reading, looking at and copying what stays in main memory */
+    struct progress progress; /* of looking at and copying what stays in main memory */
     bool is_first, is_last;
 };
 
