@@ -7,6 +7,7 @@
 
 #include <ggml.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 /* What a tensor is the result of. A product that was made here, src[0] the matrix or the stack, src[1] the vectors and
  * src[2] the ids, is MUL_MAT or MUL_MAT_ID, vectors that were converted for one are a CPY, and attention, with the
@@ -26,11 +27,12 @@ static inline int model_own_take(struct model_own_share *s) {
     return atomic_fetch_add(&s->next, 1);
 }
 
-/* Once by each thread, when it takes no more: the last one makes all ready for the next time. */
-static inline void model_own_leave(struct model_own_share *s, int n_threads) {
-    if (atomic_fetch_add(&s->done, 1) + 1 < n_threads) return;
+/* Once by each thread, when it takes no more: the last one makes all ready for the next time, and is told so. */
+static inline bool model_own_leave(struct model_own_share *s, int n_threads) {
+    if (atomic_fetch_add(&s->done, 1) + 1 < n_threads) return false;
     atomic_store(&s->done, 0);
     atomic_store(&s->next, 0);
+    return true;
 }
 
 #endif

@@ -2,9 +2,10 @@
 #include "model/model_rows_priv.h"
 
 enum {
-    LINE = 64,             /* bytes that memory delivers at once */
-    AHEAD = 4096,          /* bytes between what is computed and what is asked for */
-    PIECE_BYTES = 1 << 16, /* of rows that a thread takes at a time, at most */
+    LINE = 64,            /* bytes that memory delivers at once */
+    AHEAD = 4096,         /* bytes between what is computed and what is asked for */
+    LONG_BYTES = 1 << 20, /* of rows that a thread takes at a time, at most, where it does not ask for any */
+    LONG_BLOCK = 16,      /* rows that a vector meets one after the other, in the same case */
     VECTOR_BYTES = 1 << 16,
     COLUMNS = 128,
     PACKED_COLUMNS = 3 /* from 4 on ggml has kernels for four at once */
@@ -15,6 +16,7 @@ struct task {
     const struct model_rows_kernel *kernel;
     struct ggml_tensor *t;
     bool packed;
+    bool asks;              /* for rows to come */
     const uint8_t *vectors; /* as the kernels take them */
     size_t vector_stride;
     uint32_t column[COLUMNS]; /* of the result, ordered by run */
@@ -29,8 +31,8 @@ void model_rows_ask(const uint8_t *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + AHEAD + i);
 }
 
-int64_t model_rows_piece(const struct ggml_tensor *w, int64_t step, int64_t n_pieces) {
-    int64_t piece = w->ne[1] / n_pieces, most = PIECE_BYTES / (int64_t)w->nb[1];
+int64_t model_rows_piece(const struct ggml_tensor *w, int64_t step, int64_t n_pieces, int64_t most_bytes) {
+    int64_t piece = w->ne[1] / n_pieces, most = most_bytes / (int64_t)w->nb[1];
     if (piece > most) piece = most;
     piece -= piece % step;
     return piece < step ? step : piece;
@@ -49,6 +51,11 @@ static int32_t expert_of(const struct ggml_tensor *ids, uint32_t column) {
     return ((const int32_t *)row)[column % (size_t)ids->ne[0]];
 }
 
+/* Rows that a kernel takes at once. */
+static int64_t step_of(const struct task *k) {
+    return k->packed ? MODEL_ROWS_PACK : 1;
+}
+
 /* The vector that a column of the result is made of: one for all experts of a token, or one for each. */
 static const uint8_t *vector_of(const struct task *k, uint32_t column) {
     const struct ggml_tensor *ids = k->t->src[2], *x = k->t->src[1];
@@ -56,29 +63,37 @@ static const uint8_t *vector_of(const struct task *k, uint32_t column) {
     return k->vectors + i * k->vector_stride;
 }
 
-static void multiply_row(const struct task *k, uint32_t run, const uint8_t *row, int64_t i) {
+/* A row, or those that are packed together, from `row` on, and one vector. */
+static void multiply(const struct task *k, float *out, const uint8_t *row, const uint8_t *vector) {
     int n = (int)k->t->src[0]->ne[0];
+    if (k->packed)
+        k->kernel->packed(n, out, (size_t)k->t->ne[0], row, vector, 1, MODEL_ROWS_PACK);
+    else
+        k->kernel->dot(n, out, 0, row, 0, vector, 0, 1);
+}
+
+/* Rows [first, end) with all vectors of a run. */
+static void multiply_block(const struct task *k, uint32_t run, const uint8_t *matrix, int64_t first, int64_t end) {
+    size_t row = k->t->src[0]->nb[1];
+    int64_t step = step_of(k);
     for (uint32_t c = k->begin[run]; c < k->begin[run + 1]; c++) {
-        float *out = (float *)((char *)k->t->data + k->column[c] * k->t->nb[1]) + i;
+        float *out = (float *)((char *)k->t->data + k->column[c] * k->t->nb[1]);
         const uint8_t *vector = vector_of(k, k->column[c]);
-        if (k->packed)
-            k->kernel->packed(n, out, (size_t)k->t->ne[0], row, vector, 1, MODEL_ROWS_PACK);
-        else
-            k->kernel->dot(n, out, 0, row, 0, vector, 0, 1);
+        for (int64_t i = first; i < end; i += step) multiply(k, out + i, matrix + (size_t)i * row, vector);
     }
 }
 
 static void multiply_piece(const struct task *k, int piece) {
     const struct ggml_tensor *w = k->t->src[0], *ids = k->t->src[2];
     uint32_t run = (uint32_t)(piece / k->n_pieces);
-    int64_t step = k->packed ? MODEL_ROWS_PACK : 1, first = piece % k->n_pieces * k->piece, end = first + k->piece;
+    /* Where rows are asked for each meets all vectors at once, else a vector some rows that follow one another. */
+    int64_t block = k->asks ? step_of(k) : LONG_BLOCK, first = piece % k->n_pieces * k->piece, end = first + k->piece;
     const uint8_t *matrix = w->data;
     if (ids) matrix += (size_t)expert_of(ids, k->column[k->begin[run]]) * w->nb[2];
     if (end > w->ne[1]) end = w->ne[1];
-    for (int64_t i = first; i < end; i += step) {
-        const uint8_t *row = matrix + (size_t)i * w->nb[1];
-        model_rows_ask(row, (size_t)step * w->nb[1]);
-        multiply_row(k, run, row, i);
+    for (int64_t i = first; i < end; i += block) {
+        if (k->asks) model_rows_ask(matrix + (size_t)i * w->nb[1], (size_t)block * w->nb[1]);
+        multiply_block(k, run, matrix, i, i + block < end ? i + block : end);
     }
 }
 
@@ -119,7 +134,7 @@ static void convert(struct task *k, uint8_t *to) {
 static void divide(struct task *k, int n_threads) {
     const struct ggml_tensor *w = k->t->src[0];
     int64_t wanted = ((int64_t)n_threads * MODEL_ROWS_PIECES + k->n_runs - 1) / k->n_runs;
-    k->piece = model_rows_piece(w, k->packed ? MODEL_ROWS_PACK : 1, wanted);
+    k->piece = model_rows_piece(w, step_of(k), wanted, k->asks ? MODEL_ROWS_PIECE_BYTES : LONG_BYTES);
     k->n_pieces = (int)((w->ne[1] + k->piece - 1) / k->piece);
 }
 
@@ -131,12 +146,13 @@ static void compute(struct ggml_tensor *t, int ith, int nth, void *user) {
     _Alignas(64) uint8_t converted[VECTOR_BYTES];
     struct model_rows_product *p = user;
     struct task k = {.kernel = p->kernel, .t = t, .packed = is_packed(t->src[0], p->kernel)};
-    (void)ith;
+    k.asks = p->pace.way == MODEL_ROWS_ASKING;
+    if (ith == 0) model_rows_pace_begin(&p->pace);
     convert(&k, converted);
     sort_columns(&k, (uint32_t)(t->ne[1] * t->ne[2]));
     divide(&k, nth);
     for (int i; (i = model_own_take(&p->share)) < (int)k.n_runs * k.n_pieces;) multiply_piece(&k, i);
-    model_own_leave(&p->share, nth);
+    if (model_own_leave(&p->share, nth)) model_rows_pace_end(&p->pace);
 }
 
 /* ---- graphs ---- */
@@ -155,8 +171,10 @@ static bool few(const struct model_rows_kernel *k, const struct ggml_tensor *x, 
 
 static struct ggml_tensor *make(struct ggml_context *ctx, const struct model_rows_kernel *k, struct ggml_tensor **args,
                                 int64_t n, int64_t n_tokens) {
+    struct model_rows_product *p = model_rows_begin(ctx, k);
+    p->pace = model_rows_pace_of(args[0]->type, is_packed(args[0], k), args[0]->ne[0], args[0]->ne[1], n * n_tokens);
     return ggml_custom_4d(ctx, GGML_TYPE_F32, args[0]->ne[1], n, n_tokens, 1, args, args[2] ? 3 : 2, compute,
-                          GGML_N_TASKS_MAX, model_rows_begin(ctx, k));
+                          GGML_N_TASKS_MAX, p);
 }
 
 /* How many vectors one matrix may have. */

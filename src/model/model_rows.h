@@ -3,9 +3,9 @@
  *
  * A token that is decoded reads every weight once and computes little with it, so it can be no faster than memory.
  * ggml's kernels for one row leave fetching to the processor, which does not look far enough ahead: they get about half
- * of what memory gives. Here the same kernels, ggml's own, are called for a few rows at a time, each time after asking
- * for bytes some way ahead. Not one bit differs from ggml_mul_mat's result (or ggml_mul_mat_id's), which call the same
- * kernels with the same numbers.
+ * of what memory gives on some machines. Here the same kernels, ggml's own, are called for a few rows at a time, each
+ * time after asking for bytes some way ahead, unless that turns out to be slower (model_rows_pace.h). Not one bit
+ * differs from ggml_mul_mat's result (or ggml_mul_mat_id's), which call the same kernels with the same numbers.
  *
  * The kernels are looked up in the CPU backend that ggml has loaded, and one that is not part of ggml's headers is used
  * only after it has computed what ggml computes. Where one is missing ggml's own operation remains.

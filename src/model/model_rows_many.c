@@ -81,7 +81,7 @@ static void compute(struct ggml_tensor *t, int ith, int nth, void *user) {
     _Alignas(64) uint8_t wide[BLOCK_BYTES];
     struct model_rows_product *p = user;
     int64_t rows = t->ne[0], step = block_rows(p->kernel, t->src[0]->ne[0]);
-    int64_t piece = model_rows_piece(t->src[0], step, (int64_t)nth * MODEL_ROWS_PIECES), first;
+    int64_t piece = model_rows_piece(t->src[0], step, (int64_t)nth * MODEL_ROWS_PIECES, MODEL_ROWS_PIECE_BYTES), first;
     (void)ith;
     while ((first = model_own_take(&p->share) * piece) < rows)
         for (int64_t i = first; i < first + piece && i < rows; i += step)

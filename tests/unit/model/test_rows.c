@@ -2,6 +2,7 @@
 #include "model/model_backend.h"
 #include "model/model_own.h"
 #include "model/model_repack.h"
+#include "model/model_rows_pace.h"
 
 #include <ggml-alloc.h>
 #include <setjmp.h>
@@ -209,6 +210,37 @@ static void test_refused(void **state) {
     end(&p);
 }
 
+/* What is said of products of one kind, by turns in either way: the shorter one wins, asking unless it is clear. */
+static enum model_rows_way way_after(int64_t width, int n, int64_t asking_ns, int64_t plain_ns, int asking_wins_every) {
+    struct model_rows_pace p = model_rows_pace_of(GGML_TYPE_F32, false, width, 1, 1);
+    assert_non_null(p.kind);
+    for (int i = 0; i < 2 * n; i++) {
+        bool other = asking_wins_every && i / 2 % asking_wins_every == 0;
+        int64_t asking = other ? plain_ns / 2 : asking_ns;
+        model_rows_pace_note(&p, p.way == MODEL_ROWS_ASKING ? asking : plain_ns);
+    }
+    model_rows_pace_end(&p); /* takes what was decided */
+    return p.way;
+}
+
+static void test_pace(void **state) {
+    (void)state;
+    enum { SHORT = 1000, LONG = 20000000 };
+    assert_int_equal(way_after(1, 100, 2 * SHORT, SHORT, 0), MODEL_ROWS_PLAIN);
+    assert_int_equal(way_after(2, 100, SHORT, 2 * SHORT, 0), MODEL_ROWS_ASKING);
+    assert_int_equal(way_after(3, 100, 2 * SHORT, SHORT, 2), MODEL_ROWS_ASKING); /* every other time */
+    assert_int_equal(way_after(4, 100, 2 * SHORT, SHORT, 5), MODEL_ROWS_PLAIN);
+    assert_int_equal(way_after(5, 6, 2 * (int64_t)LONG, LONG, 0), MODEL_ROWS_PLAIN); /* of long ones few are enough */
+    /* What was decided stays, also for the next product, and other kinds are on their own. */
+    assert_int_equal(way_after(1, 100, SHORT, 2 * SHORT, 0), MODEL_ROWS_PLAIN);
+    assert_int_equal(model_rows_pace_of(GGML_TYPE_F32, false, 1, 1, 1).way, MODEL_ROWS_PLAIN);
+    struct model_rows_pace a = model_rows_pace_of(GGML_TYPE_F32, false, 1, 1, 2);
+    struct model_rows_pace b = model_rows_pace_of(GGML_TYPE_F32, false, 1, 1, 3);
+    assert_ptr_equal(a.kind, b.kind);
+    assert_int_not_equal(a.way, b.way); /* by turns */
+    assert_ptr_not_equal(a.kind, model_rows_pace_of(GGML_TYPE_F32, true, 1, 1, 2).kind);
+}
+
 static int open_backends(void **state) {
     struct strata_errmsg em;
     (void)state;
@@ -225,10 +257,8 @@ static int close_backends(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file_order),
-        cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_widened),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_file_order), cmocka_unit_test(test_packed), cmocka_unit_test(test_widened),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_pace),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }
