@@ -172,7 +172,8 @@ static bool few(const struct model_rows_kernel *k, const struct ggml_tensor *x, 
 static struct ggml_tensor *make(struct ggml_context *ctx, const struct model_rows_kernel *k, struct ggml_tensor **args,
                                 int64_t n, int64_t n_tokens) {
     struct model_rows_product *p = model_rows_begin(ctx, k);
-    p->pace = model_rows_pace_of(args[0]->type, is_packed(args[0], k), args[0]->ne[0], args[0]->ne[1], n * n_tokens);
+    p->pace =
+        model_rows_pace_of((int)args[0]->type, is_packed(args[0], k), args[0]->ne[0], args[0]->ne[1], n * n_tokens);
     return ggml_custom_4d(ctx, GGML_TYPE_F32, args[0]->ne[1], n, n_tokens, 1, args, args[2] ? 3 : 2, compute,
                           GGML_N_TASKS_MAX, p);
 }
