@@ -13,7 +13,7 @@ enum {
     VOICES = 40,       /* that decide */
     PLAIN_NEEDS = 24,  /* of these: asking is the way where nothing speaks against it */
     VOICE_NS = 100000, /* a pair of long runs is worth more than one voice, */
-    MOST_VOICES = 10,  /* but not all: any may be held up by something else */
+    MOST_VOICES = 20,  /* but not all: any may be held up by something else */
     UNDECIDED = -1
 };
 
