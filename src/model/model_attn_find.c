@@ -1,6 +1,7 @@
 /* Which kernel of attention rounds as ggml does here. See model_attn.h. Owns nothing. */
 #include "model/model_attn_kernel.h"
 #include "model/model_backend.h"
+#include "model/model_own.h"
 
 #include <string.h>
 
@@ -35,21 +36,15 @@ static bool begin_trial(struct trial *t, const struct model_attn *a, const struc
     return t->ours && t->buffer;
 }
 
-/* Numbers that are different everywhere, and the same each time; scores range from what counts nothing to what counts
- * alone. */
+/* Scores range from what counts nothing to what counts alone. */
 static void fill(const struct model_attn_args *x) {
     uint32_t seed = 1;
     float *q = x->q->data, *sinks = x->sinks->data;
     ggml_fp16_t *rows[] = {x->k->data, x->v->data};
     uint16_t *mask = x->mask->data;
-    for (int i = 0; i < DIM * N * HEADS; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        q[i] = (float)(seed >> 8) / (float)(1 << 18) - 32.0f;
-    }
-    for (int i = 0; i < 2 * DIM * N_KV; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        rows[i / (DIM * N_KV)][i % (DIM * N_KV)] = ggml_fp32_to_fp16((float)(seed >> 8) / (float)(1 << 23) - 1.0f);
-    }
+    for (int i = 0; i < DIM * N * HEADS; i++) q[i] = 32.0f * model_own_number(&seed);
+    for (int i = 0; i < 2 * DIM * N_KV; i++)
+        rows[i / (DIM * N_KV)][i % (DIM * N_KV)] = ggml_fp32_to_fp16(model_own_number(&seed));
     for (int i = 0; i < N * N_KV; i++) mask[i] = i % N_KV <= MODEL_ATTN_CELLS + i / N_KV - 5 ? 0 : 0xfc00;
     for (int i = 0; i < HEADS; i++) sinks[i] = i ? 100.0f : 25.0f; /* above and below the largest scores */
 }

@@ -79,7 +79,7 @@ static struct ggml_tensor *next_part(struct model_build *b, struct ggml_tensor *
 
 /* Whether several matrices, of which w is the first one, are to be multiplied as one. */
 static bool takes_joined(const struct model_build *b, const struct ggml_tensor *all, const struct ggml_tensor *w) {
-    return all && (b->settled || model_weights_are_joined(all, w));
+    return b->settled ? all != NULL : model_weights_are_joined(all, w);
 }
 
 struct model_qkv model_build_qkv(struct model_build *b, uint32_t il, struct ggml_tensor *x) {

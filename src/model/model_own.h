@@ -8,6 +8,7 @@
 #include <ggml.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* What a tensor is the result of. A product that was made here, src[0] the matrix or the stack, src[1] the vectors and
  * src[2] the ids, is MUL_MAT or MUL_MAT_ID, vectors that were converted for one are a CPY, and attention, with the
@@ -16,6 +17,12 @@ enum ggml_op model_own_op(const struct ggml_tensor *t);
 
 /* Bytes that each tensor takes of its graph's context at most, beside itself. */
 size_t model_own_overhead(void);
+
+/* Numbers from -1 to 1 for trials: different everywhere, and the same each time. */
+static inline float model_own_number(uint32_t *seed) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(*seed >> 8) / (float)(1 << 23) - 1.0f;
+}
 
 /* How the threads that compute an operation share its work: each takes the next piece until none is left. In the
  * graph's context, 0 at first. */

@@ -47,13 +47,9 @@ static void find_dots(struct model_rows *r, traits_fn *traits, bool tiles) {
     }
 }
 
-/* Numbers that are different everywhere, and the same each time. */
 static void fill(float *x, size_t n) {
     uint32_t seed = 1;
-    for (size_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)(seed >> 8) / (float)(1 << 23) - 1.0f;
-    }
+    for (size_t i = 0; i < n; i++) x[i] = model_own_number(&seed);
 }
 
 enum { TRIAL_N = 512, TRIAL_ROWS = MODEL_ROWS_PACK };

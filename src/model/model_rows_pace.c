@@ -86,8 +86,8 @@ void model_rows_pace_end(struct model_rows_pace *p) {
 static void count_pair(struct model_rows_kind *k, const int64_t took_ns[2]) {
     bool for_plain = took_ns[MODEL_ROWS_PLAIN] < took_ns[MODEL_ROWS_ASKING];
     int64_t shorter = took_ns[for_plain ? MODEL_ROWS_PLAIN : MODEL_ROWS_ASKING], n = 1 + shorter / VOICE_NS;
-    int voices = n < MOST_VOICES ? (int)n : MOST_VOICES;
-    int plain = atomic_fetch_add(&k->for_plain, for_plain ? voices : 0) + (for_plain ? voices : 0);
+    int voices = n < MOST_VOICES ? (int)n : MOST_VOICES, own = for_plain ? voices : 0;
+    int plain = atomic_fetch_add(&k->for_plain, own) + own;
     int all = atomic_fetch_add(&k->voices, voices) + voices;
     if (all >= VOICES && all - voices < VOICES) /* other engines may count as well: one of them decides */
         atomic_store(&k->way, plain * VOICES >= PLAIN_NEEDS * all ? MODEL_ROWS_PLAIN : MODEL_ROWS_ASKING);

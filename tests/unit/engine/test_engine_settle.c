@@ -162,41 +162,55 @@ static void test_parts(void **state) {
     compare(&f, "a large vocabulary", NULL, 1 << 20, 3);
 }
 
+/* A model without an engine, nothing of which has settled. */
+struct waiting {
+    struct pkg_model *pkg;
+    struct model_backend backend;
+    struct model model;
+};
+
+static void open_waiting(const char *path, struct waiting *x) {
+    struct strata_errmsg em;
+    x->pkg = open_file(path);
+    mf_ok(model_backend_init(&x->backend, NULL, NULL, 1, &em), &em);
+    x->backend.copies = MODEL_BACKEND_COPIED;
+    x->backend.settle_later = true;
+    mf_ok(model_init(&x->model, x->pkg, &x->backend, &em), &em);
+}
+
+static void close_waiting(struct waiting *x) {
+    model_deinit(&x->model);
+    model_backend_deinit(&x->backend);
+    pkg_model_free(x->pkg);
+}
+
 /* Layer by layer: the first one's tensors move, and are multiplied as one, before those of the next one do. */
 static void test_order(void **state) {
     (void)state;
-    struct strata_errmsg em;
-    struct model_backend backend;
-    struct model m;
     struct model_file f = model_file_small();
     const char *path = tmp_path(&folder, "order.gguf");
     model_file_write(&f, path);
-    struct pkg_model *pkg = open_file(path);
-    mf_ok(model_backend_init(&backend, NULL, NULL, 1, &em), &em);
-    backend.copies = MODEL_BACKEND_COPIED;
-    backend.settle_later = true;
-    mf_ok(model_init(&m, pkg, &backend, &em), &em);
-    const void *output = m.weights.output.w->data;
-    assert_ptr_equal(output, pkg_model_find(pkg, "output.weight")->data);
+    struct waiting x;
+    open_waiting(path, &x);
+    const void *output = x.model.weights.output.w->data;
+    assert_ptr_equal(output, pkg_model_find(x.pkg, "output.weight")->data);
     for (uint32_t done = 0; done <= f.layers; done++) {
         for (uint32_t il = 0; il < f.layers; il++) {
-            const struct model_layer *l = &m.weights.layer[il];
+            const struct model_layer *l = &x.model.weights.layer[il];
             char name[32];
             snprintf(name, sizeof name, "blk.%u.attn_q.weight", il);
-            bool mapped = l->q.w->data == (const void *)pkg_model_find(pkg, name)->data;
+            bool mapped = l->q.w->data == (const void *)pkg_model_find(x.pkg, name)->data;
             if (mapped == (il < done)) fail_msg("layer %u after %u", il, done);
             assert_int_equal(model_weights_are_joined(l->qkv.w, l->q.w), il < done);
             assert_int_equal(model_weights_are_joined(l->gate_up, l->gate.w), il < done);
         }
-        assert_ptr_equal(m.weights.output.w->data, output);
-        for (int parts = 0; !model_weights_settle(&m.weights, 1, 1); parts++) assert_true(parts < MOST_STEPS);
+        assert_ptr_equal(x.model.weights.output.w->data, output);
+        for (int parts = 0; !model_weights_settle(&x.model.weights, 1, 1); parts++) assert_true(parts < MOST_STEPS);
     }
-    assert_ptr_not_equal(m.weights.output.w->data, output);
-    assert_true(model_weights_are_settled(&m.weights));
-    assert_false(model_weights_settle(&m.weights, 1, UINT64_MAX));
-    model_deinit(&m);
-    model_backend_deinit(&backend);
-    pkg_model_free(pkg);
+    assert_ptr_not_equal(x.model.weights.output.w->data, output);
+    assert_true(model_weights_are_settled(&x.model.weights));
+    assert_false(model_weights_settle(&x.model.weights, 1, UINT64_MAX));
+    close_waiting(&x);
 }
 
 /* The same shape once before and once after: joined matrices are fewer operations. */
@@ -250,28 +264,20 @@ static void test_damaged(void **state) {
 /* What ggml cannot work with where it lies in the file does not wait there. */
 static void test_unaligned(void **state) {
     (void)state;
-    struct strata_errmsg em;
-    struct model_backend backend;
-    struct model m;
     struct model_file f = model_file_small();
     const char *path = tmp_path(&folder, "unaligned.gguf");
     f.alignment = 8;
     f.scale = true; /* of 4 bytes */
     model_file_write(&f, path);
-    struct pkg_model *pkg = open_file(path);
-    mf_ok(model_backend_init(&backend, NULL, NULL, 1, &em), &em);
-    backend.copies = MODEL_BACKEND_COPIED;
-    backend.settle_later = true;
-    mf_ok(model_init(&m, pkg, &backend, &em), &em);
+    struct waiting x;
+    open_waiting(path, &x);
     for (uint32_t il = 0; il < f.layers; il++) {
-        const struct model_layer *l = &m.weights.layer[il];
+        const struct model_layer *l = &x.model.weights.layer[il];
         const struct ggml_tensor *all[] = {l->q.w, l->k.w, l->v.w, l->o.w, l->gate.w, l->up.w, l->down.w};
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            assert_int_equal((uintptr_t)all[i]->data % backend.alignment, 0);
+            assert_int_equal((uintptr_t)all[i]->data % x.backend.alignment, 0);
     }
-    model_deinit(&m);
-    model_backend_deinit(&backend);
-    pkg_model_free(pkg);
+    close_waiting(&x);
 }
 
 /* Where nothing is copied nothing waits. */

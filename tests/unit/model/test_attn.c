@@ -1,7 +1,8 @@
 /* Attention of many queries against ggml's own operation: the same bits. */
+#include "../base/tmp_folder.h"
+#include "cpu_backends.h"
 #include "model/model_attn.h"
 #include "model/model_attn_kernel.h"
-#include "model/model_backend.h"
 #include "model/model_own.h"
 
 #include <dirent.h>
@@ -16,14 +17,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_THREADS = 3, UNUSED = 7 };
-
-static struct model_backend backend[MAX_THREADS];
-
-static float number(uint32_t *seed) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (float)(*seed >> 8) / (float)(1 << 23) - 1.0f;
-}
+enum { UNUSED = 7 };
 
 /* What is looked at, and by how many. */
 struct shape {
@@ -107,7 +101,7 @@ static void end(struct attention *a) {
 
 static void set_rows(struct ggml_tensor *t, uint32_t seed) {
     ggml_fp16_t *to = t->data;
-    for (int64_t i = 0; i < ggml_nelements(t); i++) to[i] = ggml_fp32_to_fp16(number(&seed));
+    for (int64_t i = 0; i < ggml_nelements(t); i++) to[i] = ggml_fp32_to_fp16(model_own_number(&seed));
 }
 
 /* Whether a token sees a cell: a prompt's part at the end of what the cache holds, but for some rows that are not in
@@ -120,12 +114,12 @@ static bool sees(const struct shape *s, int64_t token, int64_t cell) {
 
 static void fill(struct attention *a) {
     uint32_t seed = 3, own = 4;
-    for (int64_t i = 0; i < ggml_nelements(a->q); i++) ((float *)a->q->data)[i] = a->s.size * number(&seed);
+    for (int64_t i = 0; i < ggml_nelements(a->q); i++) ((float *)a->q->data)[i] = a->s.size * model_own_number(&seed);
     set_rows(a->k, 5);
     if (!a->s.shared) set_rows(a->v, 6);
     for (int64_t i = 0; i < a->s.n_kv * a->s.n * a->s.n_spans; i++)
         ((uint16_t *)a->mask->data)[i] = sees(&a->s, i / a->s.n_kv % a->s.n, i % a->s.n_kv) ? 0 : 0xfc00;
-    for (int64_t i = 0; i < a->s.n_head && a->sinks; i++) ((float *)a->sinks->data)[i] = 9.0f * number(&own);
+    for (int64_t i = 0; i < a->s.n_head && a->sinks; i++) ((float *)a->sinks->data)[i] = 9.0f * model_own_number(&own);
 }
 
 static void run(struct attention *a, const struct model_backend *b) {
@@ -262,30 +256,18 @@ static void test_widen(void **state) {
 /* ---- the kernel of other processors ---- */
 
 /* A folder with ggml's libraries for one kind of processor alone. */
-static bool only_backend(const char *kind, char *dir) {
-    char from[512], to[512];
+static bool only_backend(const char *kind, const struct tmp_folder *folder) {
+    char from[512];
     bool found = false;
     DIR *d = opendir(STRATA_BACKEND_DIR);
-    if (!d || !mkdtemp(dir)) return false;
+    if (!d) return false;
     for (struct dirent *e; (e = readdir(d));) {
         if (!strstr(e->d_name, kind)) continue;
         snprintf(from, sizeof from, "%s/%s", STRATA_BACKEND_DIR, e->d_name);
-        snprintf(to, sizeof to, "%s/%s", dir, e->d_name);
-        found = symlink(from, to) == 0;
+        found = symlink(from, tmp_path(folder, e->d_name)) == 0;
     }
     closedir(d);
     return found;
-}
-
-static void remove_links(const char *dir) {
-    char path[512];
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    if (d) closedir(d);
-    rmdir(dir);
 }
 
 /* 0: agrees everywhere. */
@@ -306,31 +288,20 @@ static int try_kernel(const char *dir, const char *name) {
 
 /* ggml for older processors, in a process of its own: it loads one library for the CPU only. */
 static void test_avx2(void **state) {
-    char dir[] = "/tmp/test_attn.XXXXXX";
-    (void)state;
-    if (!model_attn_kernel(0) || !only_backend("haswell", dir)) skip();
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) _exit(try_kernel(dir, "AVX2"));
+    struct tmp_folder folder;
     int status = 0;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    remove_links(dir);
+    (void)state;
+    if (!model_attn_kernel(0)) skip();
+    tmp_folder_make(&folder);
+    bool found = only_backend("haswell", &folder);
+    pid_t child = found ? fork() : 0;
+    if (found && child == 0) _exit(try_kernel(folder.path, "AVX2"));
+    pid_t ended = found ? waitpid(child, &status, 0) : 0;
+    tmp_folder_remove(folder.path);
+    if (!found) skip();
+    assert_true(child > 0 && ended == child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-}
-
-static int open_backends(void **state) {
-    struct strata_errmsg em;
-    (void)state;
-    for (int i = 0; i < MAX_THREADS; i++)
-        if (model_backend_init(&backend[i], NULL, NULL, (uint32_t)i + 1, &em)) return -1;
-    return 0;
-}
-
-static int close_backends(void **state) {
-    (void)state;
-    for (int i = 0; i < MAX_THREADS; i++) model_backend_deinit(&backend[i]);
-    return 0;
 }
 
 int main(void) {

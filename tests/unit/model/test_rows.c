@@ -1,5 +1,5 @@
 /* Products a few rows at a time against ggml's own operations: the same bits. */
-#include "model/model_backend.h"
+#include "cpu_backends.h"
 #include "model/model_own.h"
 #include "model/model_repack.h"
 #include "model/model_rows_pace.h"
@@ -12,9 +12,7 @@
 
 #include <cmocka.h>
 
-enum { N = 512, ROWS = 40, EXPERTS = 4, USED = 3, MAX_THREADS = 2, MANY = 70 };
-
-static struct model_backend backend[MAX_THREADS];
+enum { N = 512, ROWS = 40, EXPERTS = 4, USED = 3, MANY = 70 };
 
 /* What a test computes: our product and ggml's, of the same numbers. */
 struct pair {
@@ -22,11 +20,6 @@ struct pair {
     struct ggml_tensor *w, *x, *ids, *ours, *theirs;
     ggml_backend_buffer_t weights, rest;
 };
-
-static float number(uint32_t *seed) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (float)(*seed >> 8) / (float)(1 << 23) - 1.0f;
-}
 
 static void begin(struct pair *p, const struct model_backend *b, enum ggml_type type, int64_t n_matrices, bool pack) {
     struct ggml_init_params params = {
@@ -67,7 +60,7 @@ static void compare(struct pair *p, const struct model_backend *b, const char *w
     assert_non_null(p->rest);
     set_weights(p->w);
     uint32_t seed = 1;
-    for (int64_t i = 0; i < ggml_nelements(p->x); i++) ggml_get_data_f32(p->x)[i] = number(&seed);
+    for (int64_t i = 0; i < ggml_nelements(p->x); i++) ggml_get_data_f32(p->x)[i] = model_own_number(&seed);
     for (int64_t i = 0; p->ids && i < ggml_nelements(p->ids); i++)
         ((int32_t *)p->ids->data)[i] = (int32_t)((i * 3 + i / USED) % EXPERTS); /* some more than once */
     for (int i = 0; i < 2; i++) {
@@ -239,20 +232,6 @@ static void test_pace(void **state) {
     assert_ptr_equal(a.kind, b.kind);
     assert_int_not_equal(a.way, b.way); /* by turns */
     assert_ptr_not_equal(a.kind, model_rows_pace_of(GGML_TYPE_F32, true, 1, 1, 2).kind);
-}
-
-static int open_backends(void **state) {
-    struct strata_errmsg em;
-    (void)state;
-    for (int i = 0; i < MAX_THREADS; i++)
-        if (model_backend_init(&backend[i], NULL, NULL, (uint32_t)i + 1, &em)) return -1;
-    return 0;
-}
-
-static int close_backends(void **state) {
-    (void)state;
-    for (int i = 0; i < MAX_THREADS; i++) model_backend_deinit(&backend[i]);
-    return 0;
 }
 
 int main(void) {
